@@ -72,8 +72,8 @@ class Outcome:
     Attributes:
         took_s: by size and by group, every round; where links drift, the mean of every step of their rates.
         opening_s: of a group, measuring included.
-        chosen: strategies that were used.
-        bound_s: by size: what no strategy is faster than, headers included.
+        chosen: schedules that were used.
+        bound_s: by size: what no schedule is faster than, headers included.
         best: where links drift, the ratio of who knew every rate at once and met the bound with it.
     """
 

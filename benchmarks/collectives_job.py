@@ -34,8 +34,8 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=PATIENCE)
     groups, opening_s = {}, {}
     for name in how["groups"]:
-        backend, strategy, os.environ["HEMIOLA_STRAGGLERS"] = GROUPS[name]
-        os.environ["HEMIOLA_STRATEGY"] = how.get("strategy") or strategy
+        backend, schedule, os.environ["HEMIOLA_STRAGGLERS"] = GROUPS[name]
+        os.environ["HEMIOLA_STRATEGY"] = how.get("strategy") or schedule
         dist.barrier()
         start = time.perf_counter()
         groups[name] = dist.new_group(backend=backend, timeout=PATIENCE)
@@ -59,7 +59,7 @@ def main() -> None:
 def measured(groups: dict[str, Any], size_bytes: int, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Of the slowest rank, each; several in a row where one is shorter than `seconds`, as many by every group."""
     flat = torch.ones(max(1, size_bytes // 4))
-    check(groups, size_bytes)  # the first ones choose strategies, and TCP finds its rates
+    check(groups, size_bytes)  # the first ones choose schedules, and TCP finds its rates
     once = min(timed(flat, group, 2) for group in groups.values())
     count = max(1, min(200, int(seconds / once)))
     found: dict[str, list[float]] = {name: [] for name in groups}

@@ -42,9 +42,9 @@ HEAD = """# Collectives that fit the network
 AdapCC (ICDCS 2024) claims communication 2x as fast where links differ. Here all-reduces of four hosts in the
 [lab](../guides/lab.md) go by gloo, by Hemiola's process group in its usual way (a ring), and by the same group with
 `HEMIOLA_STRATEGY=auto`: it measures the network when it is opened and chooses
-[strategies](../concepts/strategies.md) that fit. All take turns in the same processes; a time is that of the slowest rank.
+[schedules](../concepts/schedules.md) that fit. All take turns in the same processes; a time is that of the slowest rank.
 
-With one slow link no strategy can be more than 2 (N - 1) / N = 1.5 times as fast as a ring in good order (four hosts)."""
+With one slow link no schedule can be more than 2 (N - 1) / N = 1.5 times as fast as a ring in good order (four hosts)."""
 
 HOW = """## How it was measured
 
@@ -77,7 +77,7 @@ def page(found: Found, command: str) -> str:
     for control, case, outcome in fitted:
         lines += [_line(control, case, outcome, size) for size in outcome.took_s]
     lines += _late([one for one in found if one[1].computes is not None])
-    lines += ["", "## Strategies", "", "| TCP | network | used | opening |", "|---|---|---|---:|"]
+    lines += ["", "## Schedules", "", "| TCP | network | used | opening |", "|---|---|---|---:|"]
     for control, case, outcome in fitted:
         used = ", ".join(outcome.chosen) or "the usual ring"
         lines.append(f"| {control} | {case.name} | {used} | {outcome.opening_s.get('fitted', 0.0):.2f} s |")

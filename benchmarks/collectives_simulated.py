@@ -4,7 +4,7 @@
     python benchmarks/collectives_simulated.py --hosts 32 --sizes 16
 
 Hosts of 25, 50 and 100 Gbit/s are drawn with a seed; nothing is sent, so every machine finds the same times. Only how
-long a strategy took to be found is measured.
+long a schedule took to be found is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collectives_simulated_page import PICTURE, page, picture
 
 from hemiola.core.collective.shapes import double_tree, trees
 from hemiola.core.topology import Level, Topology
-from hemiola.cost.collective.duration import strategy_seconds_in_pieces
+from hemiola.cost.collective.duration import schedule_seconds_in_pieces
 from hemiola.cost.collective.rounds import ring_seconds
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.synthesis import PIECES_BYTES, Synthesis, synthesise
@@ -67,8 +67,8 @@ class Found:
     """What an all-reduce of one size takes on one network.
 
     Attributes:
-        seconds: by the name of the strategy; what Hemiola chooses is "Hemiola".
-        bound_s: what no strategy is faster than.
+        seconds: by the name of the schedule; what Hemiola chooses is "Hemiola".
+        bound_s: what no schedule is faster than.
         chosen: the name of what Hemiola chooses.
         took_s: CPU time to find it.
     """
@@ -111,7 +111,7 @@ def leaf_spine(case: Case) -> RankPlaces:
 
 
 def found(case: Case, size_mb: int) -> Found:
-    """What each strategy takes."""
+    """What each schedule takes."""
     place, size_bytes = leaf_spine(case), size_mb * 1e6
     since = time.process_time()
     made = synthesise(place, size_bytes, latency_s=LATENCY_S)
@@ -124,7 +124,7 @@ def found(case: Case, size_mb: int) -> Found:
         "halving and doubling": _least(made, "halving and doubling"),
         "Hemiola": made.chosen.seconds,
     }
-    chosen = made.chosen.strategy
+    chosen = made.chosen.schedule
     if chosen.source == "double tree":
         seconds["Hemiola"] = seconds["double tree"]
     name = "ring" if chosen.source == "ring" else chosen.name
@@ -134,14 +134,14 @@ def found(case: Case, size_mb: int) -> Found:
 def _double_tree(place: RankPlaces, size_bytes: float) -> float:
     """In the best of the sizes of pieces, from more pieces than `synthesise` affords."""
     shape = trees(double_tree(range(place.ranks)))
-    took = strategy_seconds_in_pieces(
+    took = schedule_seconds_in_pieces(
         shape, size_bytes, place, PIECES_BYTES, latency_s=LATENCY_S, pieces_max=PIECES
     )
     return min(took)
 
 
 def _least(made: Synthesis, source: str) -> float:
-    return min(one.seconds for one in made.candidates if one.strategy.source == source)
+    return min(one.seconds for one in made.candidates if one.schedule.source == source)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

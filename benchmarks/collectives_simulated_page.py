@@ -23,9 +23,9 @@ TARGET = 1.3
 HEAD = """# Collectives on a thousand hosts, simulated
 
 What an all-reduce takes on leaf–spine networks too large for a laboratory, executed move by move in the simulator that
-predictions use. **Nothing was sent.** Every strategy is priced by the same rules: links are shared max-min fairly, two
+predictions use. **Nothing was sent.** Every schedule is priced by the same rules: links are shared max-min fairly, two
 hosts have one connection, a message takes 20 µs beside its bytes, adding up takes no time. So the numbers say which
-strategy fits a network, and how far it is from what any strategy could do; they leave out whatever a real system adds."""
+schedule fits a network, and how far it is from what any schedule could do; they leave out whatever a real system adds."""
 
 SETTING = """## The networks
 
@@ -38,8 +38,8 @@ that a rack's hosts send four times what its uplink bears.
 - *double tree*: two binary trees, who passes on in one is a leaf in the other (Sanders, Speck, Träff 2009; NCCL's trees
   between hosts), along the same order; *halving and doubling* too. Trees go in the best of four sizes of pieces,
   64 KiB to 1 MiB;
-- *Hemiola*: what `hemiola.plan.collective.synthesis` chooses, the ring where another strategy gains less than 10 %;
-- *bound*: bandwidth alone, without latency, whatever the strategy ([Strategies](../concepts/strategies.md))."""
+- *Hemiola*: what `hemiola.plan.collective.synthesis` chooses, the ring where another schedule gains less than 10 %;
+- *bound*: bandwidth alone, without latency, whatever the schedule ([Schedules](../concepts/schedules.md))."""
 
 LIMITS = """## What to keep in mind
 
@@ -105,7 +105,7 @@ def _targets(rows: Sequence[Found], mib: float) -> str:
         lines.append([f"{hosts:,} hosts synthesised in", f"{median(took):.1f} s (at most {max(took):.1f} s)"])
     lost = [row for row in rows if row.ratio("Hemiola") > 1.001 * min(map(row.ratio, row.seconds))]
     lines.append(
-        ["another strategy is faster than what Hemiola chooses", f"{len(lost)} of {len(rows)} cases"]
+        ["another schedule is faster than what Hemiola chooses", f"{len(lost)} of {len(rows)} cases"]
     )
     if lost:
         most = max(row.ratio("Hemiola") / min(map(row.ratio, row.seconds)) for row in lost)

@@ -121,7 +121,7 @@ def _best(problem: PlanProblem, plan: Plan, candidates: Iterable[tuple[int, Plan
 def _others(problem: PlanProblem) -> dict[str, float]:
     """DistributedDataParallel on NCCL, and the published schedulers on Hemiola's transport."""
     buckets = [DDP(), *(DDP(bucket_bytes=size * MIB) for size in BUCKETS)]
-    ddp = [problem.predict_strategy(strategy).iteration_s for strategy in buckets]
+    ddp = [problem.predict_parallelism(parallelism).iteration_s for parallelism in buckets]
     quick = _on(problem, overlap=False, library=NCCL)
     return {
         "one by one, NCCL": quick.predict(fifo(quick)).iteration_s,

@@ -18,14 +18,14 @@ from clocks import machine, spread, table, timed, verdict
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
 from hemiola.core.hardware import Hardware, KindEfficiency, PhaseCost
 from hemiola.core.topology import Topology
-from hemiola.cost.parallelism import parse_strategy
+from hemiola.cost.parallelism import parse_parallelism
 from hemiola.cost.prediction import PredictionOptions, predict
 from hemiola.kernels.executor import warm_up
 from hemiola.trace.topologies import read_topology
 
 LIMITS_S = {64: 0.3, 1024: 2.0}
 AGREE = 0.01
-STRATEGIES = ("ddp", "fsdp", "ps:servers=8")
+PARALLELISMS = ("ddp", "fsdp", "ps:servers=8")
 CHAIN = (3259, 148, 497_759_232)  # GPT-2 small's operations, parameters and their bytes
 
 
@@ -88,33 +88,35 @@ def cluster(ranks: int) -> Topology:
 
 
 def measure(graph: Graph, ranks: Sequence[int], rounds: int) -> str:
-    """Time per number of ranks and strategy."""
+    """Time per number of ranks and parallelism."""
     hardware, rows = accelerator(), []
     for count in ranks:
-        for text in STRATEGIES:
-            runs = [timed(lambda c=count, t=text: predict(graph, hardware, cluster(c), c, parse_strategy(t))) for _ in range(rounds)]  # fmt: skip
+        for text in PARALLELISMS:
+            runs = [timed(lambda c=count, t=text: predict(graph, hardware, cluster(c), c, parse_parallelism(t))) for _ in range(rounds)]  # fmt: skip
             cpu = [took.cpu_s for _, took in runs]
             limit = LIMITS_S.get(count)
             said = "" if limit is None else f"{limit:g} s: {verdict(float(np.median(cpu)), limit)}"
             walls = [1000 * took.wall_s for _, took in runs]
             rows.append([f"{count:,}", text, spread([1000 * s for s in cpu], 1), spread(walls, 1), said])
-    return table(["ranks", "strategy", "CPU ms", "wall ms", "target"], rows)
+    return table(["ranks", "parallelism", "CPU ms", "wall ms", "target"], rows)
 
 
 def agreement(graph: Graph, ranks: int = 32) -> str:
     """Iteration time by symmetry against every rank by itself."""
     hardware, rows = accelerator(), []
-    for text in STRATEGIES:
-        strategy, topology = parse_strategy(text), cluster(ranks)
-        short, alone = timed(lambda s=strategy, t=topology: predict(graph, hardware, t, ranks, s))
+    for text in PARALLELISMS:
+        parallelism, topology = parse_parallelism(text), cluster(ranks)
+        short, alone = timed(lambda s=parallelism, t=topology: predict(graph, hardware, t, ranks, s))
         whole, every = timed(
-            lambda s=strategy, t=topology: predict(
+            lambda s=parallelism, t=topology: predict(
                 graph, hardware, t, ranks, s, options=PredictionOptions(symmetric=False)
             )
         )
         off = abs(short.iteration_s / whole.iteration_s - 1)
         rows.append([text, f"{off:.4%}", f"{every.cpu_s / alone.cpu_s:.0f}", verdict(off, AGREE)])
-    return table(["strategy", f"difference at {ranks} ranks", "times slower", f"at most {AGREE:.0%}"], rows)
+    return table(
+        ["parallelism", f"difference at {ranks} ranks", "times slower", f"at most {AGREE:.0%}"], rows
+    )
 
 
 def main() -> None:

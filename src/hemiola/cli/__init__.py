@@ -14,13 +14,14 @@ from hemiola import __version__
 from hemiola.cli import lab, lab_slurm
 from hemiola.cli.calibrate import calibrate
 from hemiola.cli.capture import capture
-from hemiola.cli.collective import probe, strategy
+from hemiola.cli.collective import collective, probe
 from hemiola.cli.inspect import inspect
 from hemiola.cli.live import doctor, jobs, nodes
 from hemiola.cli.on_hosts import counters, hold
 from hemiola.cli.output import fail
 from hemiola.cli.plan import plan
 from hemiola.cli.predict import predict
+from hemiola.cli.renamed import renamed
 from hemiola.cli.run import run, separated
 from hemiola.cli.serve import lend, ranks, release, serve
 from hemiola.cli.simulate import explain, policies, simulate
@@ -39,7 +40,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "calibrate": calibrate,
     "predict": predict,
     "probe": probe,
-    "strategy": strategy,
+    "collective": collective,
     "plan": plan,
     "run": run,
     "serve": serve,
@@ -96,7 +97,7 @@ def main() -> None:
     from hemiola.core.errors import HemiolaError, InternalError
 
     sys.path.append("")  # so that --policy my_module:MyPolicy finds a file in the present folder, hiding none
-    sys.argv[1:] = separated(sys.argv[1:])
+    sys.argv[1:] = separated(renamed(sys.argv[1:]))
     try:
         app()
     except HemiolaError as error:

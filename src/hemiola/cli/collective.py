@@ -1,4 +1,4 @@
-"""`hemiola strategy`: how a collective should go on a network, for Hemiola's process group and for NCCL."""
+"""`hemiola collective`: how a collective should go on a network, for Hemiola's process group and for NCCL."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from hemiola.trace.msccl.joined import Equal
 
 
-__all__ = ["probe", "strategy"]
+__all__ = ["collective", "probe"]
 
 
 Kind = Literal["all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"]
 SHOWN = 6
 """Candidates that are printed."""
-STRATEGIES = ("strategy.xml", "strategy.json")
+SCHEDULES = ("strategy.xml", "strategy.json")
 """What the folder for NCCL has where a ring is not as good."""
 
 
-def strategy(
+def collective(
     topology: str,
     /,
     *,
@@ -52,7 +52,7 @@ def strategy(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     nccl: Path | None = None,
 ) -> None:
-    """Find how a collective goes fastest on a network: hemiola strategy network.toml -o strategy.json.
+    """Find how a collective goes fastest on a network: hemiola collective network.toml -o strategy.json.
 
     Rings, trees and others are priced on the topology's links; the ring stays unless something is over a tenth faster.
     HEMIOLA_STRATEGY=strategy.json has Hemiola's process group go by it, "hemiola inspect" draws it. With --nccl, a
@@ -66,7 +66,7 @@ def strategy(
     size
         Of the whole data.
     collective
-        What to find a strategy for.
+        What to find a schedule for.
     ranks
         How many; they fill the hosts in order. As many as there are GPUs unless given.
     placement
@@ -74,7 +74,7 @@ def strategy(
     root
         Of a broadcast or a reduce.
     output
-        Write the strategy there: Hemiola's JSON, or MSCCL's XML where the name ends in .xml.
+        Write the schedule there: Hemiola's JSON, or MSCCL's XML where the name ends in .xml.
     nccl
         Write the files for NCCL into this folder, for an all-reduce; ranks are numbered in the order they suggest.
     """
@@ -96,7 +96,7 @@ def strategy(
                 f"--nccl with --collective {collective}", "NCCL has a choice for all-reduces only"
             )
         if output is not None and output.resolve() in [
-            nccl.resolve() / name for name in ("", *NAMES, *STRATEGIES)
+            nccl.resolve() / name for name in ("", *NAMES, *SCHEDULES)
         ]:
             raise InputError(
                 f"--nccl {nccl} and --output {output} would write the same file", "name another path"
@@ -120,7 +120,7 @@ def strategy(
     if nccl is not None:
         advice = advise_nccl(network, count, size_bytes, placement=per_host)
     if found is not None and output is not None:
-        equal = _write(found.chosen.strategy, output)
+        equal = _write(found.chosen.schedule, output)
     if advice is not None and nccl is not None:
         _write_nccl(advice, nccl)
     console = terminal(highlight=False)
@@ -145,18 +145,18 @@ def _show(console: Console, found: Synthesis, usual_s: float) -> None:
     times = usual_s / chosen.seconds if chosen.seconds else 1.0
     gain = f", {times:.2f} times as fast as the usual way" if round(times, 2) > 1 else ""
     console.print(
-        f"{chosen.strategy.collective} of {format_bytes(found.size_bytes)} among {chosen.strategy.ranks} ranks: "
-        f"{chosen.strategy.name}, {format_duration(chosen.seconds)} predicted{gain}",
+        f"{chosen.schedule.collective} of {format_bytes(found.size_bytes)} among {chosen.schedule.ranks} ranks: "
+        f"{chosen.schedule.name}, {format_duration(chosen.seconds)} predicted{gain}",
         soft_wrap=True,
     )
     console.print(
-        f"no strategy takes less than {format_duration(found.bounds.seconds)} by bandwidth", soft_wrap=True
+        f"no schedule takes less than {format_duration(found.bounds.seconds)} by bandwidth", soft_wrap=True
     )
-    table = Table("strategy", "pieces", "time")
+    table = Table("schedule", "pieces", "time")
     table.columns[2].justify = "right"
     for one in found.candidates[:SHOWN]:
-        pieces = format_bytes(one.strategy.chunk_bytes) if one.strategy.chunk_bytes else "usual"
-        table.add_row(one.strategy.name, pieces, format_duration(one.seconds))
+        pieces = format_bytes(one.schedule.chunk_bytes) if one.schedule.chunk_bytes else "usual"
+        table.add_row(one.schedule.name, pieces, format_duration(one.seconds))
     console.print(table)
 
 
@@ -166,22 +166,22 @@ def _show_equal(console: Console, equal: Equal) -> None:
 
     if equal.excess:
         console.print(
-            f"its shares as {equal.strategy.chunks} equal chunks: a link carries at most {equal.excess:.1%} more"
+            f"its shares as {equal.schedule.chunks} equal chunks: a link carries at most {equal.excess:.1%} more"
         )
-    for words in beyond_limits(msccl_text(equal.strategy)):
+    for words in beyond_limits(msccl_text(equal.schedule)):
         print(f"warning: {words}", file=sys.stderr)
 
 
 def _write(chosen: CollectiveSchedule, path: Path) -> Equal | None:
     """Write it; as what, if MSCCL's XML needed equal chunks."""
     from hemiola.trace.msccl import equal_chunks, write_msccl
-    from hemiola.trace.struct_json import write_strategy
+    from hemiola.trace.struct_json import write_schedule
 
     if path.suffix.lower() != ".xml":
-        write_strategy(chosen, path)
+        write_schedule(chosen, path)
         return None
     equal = equal_chunks(chosen)
-    write_msccl(equal.strategy, path)
+    write_msccl(equal.schedule, path)
     return equal
 
 
@@ -200,11 +200,11 @@ def _show_nccl(console: Console, advice: NcclAdvice) -> None:
     chosen = advice.found.chosen
     loss = f", {advice.rounding_loss:.1%} of it by rounding to equal chunks" if advice.equal.excess else ""
     said = (
-        f"by strategy.xml, {chosen.strategy.name}" if advice.xml else "by any strategy no faster than a ring"
+        f"by strategy.xml, {chosen.schedule.name}" if advice.xml else "by any schedule no faster than a ring"
     )
     console.print(
         f"{said}: {format_duration(advice.equal_s)}{loss}; "
-        f"no strategy takes less than {format_duration(advice.found.bounds.seconds)}",
+        f"no schedule takes less than {format_duration(advice.found.bounds.seconds)}",
         soft_wrap=True,
     )
     console.print("predicted; none of it was run on GPUs", style="dim")
@@ -215,12 +215,12 @@ def _show_nccl(console: Console, advice: NcclAdvice) -> None:
 def _write_nccl(advice: NcclAdvice, folder: Path) -> None:
     from hemiola.core.errors import InputError
     from hemiola.trace.atomic import replacing
-    from hemiola.trace.struct_json import write_strategy
+    from hemiola.trace.struct_json import write_schedule
 
     try:
         folder.mkdir(exist_ok=True)
         if not advice.xml and _is_written(folder):  # RCCL takes every file of a folder, an earlier one, too
-            for name in STRATEGIES:
+            for name in SCHEDULES:
                 (folder / name).unlink(missing_ok=True)
     except OSError as problem:
         raise InputError(
@@ -230,15 +230,18 @@ def _write_nccl(advice: NcclAdvice, folder: Path) -> None:
         with replacing(folder / name) as stream:
             stream.write(text.encode())
     if advice.xml:
-        write_strategy(advice.found.chosen.strategy, folder / "strategy.json")
+        write_schedule(advice.found.chosen.schedule, folder / "strategy.json")
 
 
 def _is_written(folder: Path) -> bool:
-    """Whether an earlier call has, so that strategies there are its."""
+    """Whether an earlier call has, so that schedules there are its."""
     try:
-        return "hemiola strategy --nccl" in (folder / "nccl.env").read_text(encoding="utf-8")
+        text = (folder / "nccl.env").read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return False
+    return any(
+        f"hemiola {verb} --nccl" in text for verb in ("collective", "strategy")
+    )  # its name, and its earlier one
 
 
 # `hemiola probe`.
@@ -357,7 +360,7 @@ def _predicted(topology: Topology) -> list[str]:
         found = synthesise(place, size_bytes)
         gain = f", {found.gain + 1:.2f} times as fast as the ring" if found.chosen is not found.usual else ""
         lines.append(
-            f"all-reduce of {size_bytes / 1e6:g} MB: {found.chosen.strategy.name}, {found.chosen.seconds:.3g} s predicted"
+            f"all-reduce of {size_bytes / 1e6:g} MB: {found.chosen.schedule.name}, {found.chosen.seconds:.3g} s predicted"
             f"{gain} (at least {found.bounds.seconds:.3g} s)"
         )
     return lines

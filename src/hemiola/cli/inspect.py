@@ -28,10 +28,10 @@ def inspect(
     title: str = "",
     salvage: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Say where a training job's time goes, where a network is narrow, or what a collective's strategy sends.
+    """Say where a training job's time goes, where a network is narrow, or what a collective's schedule sends.
 
     Of a job: exposed communication, critical path, late ranks, overlap. Of a topology: hosts that are alike, their
-    rates and intervals, uplinks, the slowest link. Of a strategy: whether it is proved right, and who sends how much
+    rates and intervals, uplinks, the slowest link. Of a schedule: whether it is proved right, and who sends how much
     to whom.
 
     Parameters
@@ -39,7 +39,7 @@ def inspect(
     files
         What "hemiola trace", "hemiola.record" or "hemiola predict" wrote, Kineto/Chrome traces, PyTorch
         execution traces or Chakra .et. Several files are the ranks of one job. Or one topology (TOML, or a
-        generator's line), or one strategy (Hemiola's JSON or MSCCL's XML).
+        generator's line), or one schedule (Hemiola's JSON or MSCCL's XML).
     against
         The file (or files) of another job to compare with: before a change, or measured where FILE is predicted.
     report
@@ -74,7 +74,7 @@ def inspect(
 
 
 def _kind(files: Sequence[Path], against: Sequence[Path], options: Sequence[str]) -> str:
-    """ "topology" or "strategy", or "" for a job; the first two stand alone."""
+    """ "topology" or "schedule", or "" for a job; the first two stand alone."""
     from hemiola.core.errors import InputError
     from hemiola.report.network.inspection import recognise
 
@@ -93,11 +93,11 @@ def _kind(files: Sequence[Path], against: Sequence[Path], options: Sequence[str]
 def _network(
     kind: str, file: Path, report: Path | None, json: Path | None, title: str
 ) -> ScheduleError | None:
-    """Show a topology or a strategy; return why a strategy is not right, if it is not."""
-    from hemiola.report.network.inspection import show_strategy, show_topology
+    """Show a topology or a schedule; return why a schedule is not right, if it is not."""
+    from hemiola.report.network.inspection import show_schedule, show_topology
 
-    if kind == "strategy":
-        return show_strategy(file, terminal(), report=report, json=json, title=title)
+    if kind == "schedule":
+        return show_schedule(file, terminal(), report=report, json=json, title=title)
     show_topology(file, terminal(), report=report, json=json, title=title)
     return None
 

@@ -32,10 +32,10 @@ def predict(
     hardware: str,
     topology: str,
     ranks: int,
-    strategy: str = "",
+    parallelism: str = "",
     plan: Path | None = None,
     library: str = "",
-    strategies: str = "",
+    schedules: str = "",
     placement: str = "",
     cores: float | None = None,
     what_if: Annotated[bool, Switch] = False,
@@ -57,14 +57,14 @@ def predict(
         A topology's file, or a spec: "flat:hosts=8,gpus_per_host=8,nic=100gbit".
     ranks
         How many; they fill the hosts in order.
-    strategy
+    parallelism
         How they exchange: ddp (unless told otherwise), "ddp:bucket=10MiB", fsdp, "fsdp:reshard=no", "ps:servers=2", none.
     plan
         Exchange by a plan instead: a file of "hemiola plan", made for this graph.
     library
         The collective library: gloo, nccl or hemiola; PyTorch's choice for the hardware unless given.
-    strategies
-        With --library hemiola: collectives above 64 KB by strategies, as under HEMIOLA_STRATEGY: auto for those that fit
+    schedules
+        With --library hemiola: collectives above 64 KB by schedules, as under HEMIOLA_STRATEGY: auto for those that fit
         this topology, or the file of one, which is used for its collective.
     placement
         Ranks of each host in order, such as 4,4, instead of full hosts.
@@ -85,21 +85,23 @@ def predict(
     """
     from hemiola.core.errors import InputError
 
-    if plan is not None and strategy:
-        raise InputError(f"--strategy {strategy} beside --plan {plan}", "give one of them")
+    if plan is not None and parallelism:
+        raise InputError(f"--parallelism {parallelism} beside --plan {plan}", "give one of them")
     if plan is not None and library:
         raise InputError(
             f"--library {library} beside --plan {plan}",
             "a plan goes over Hemiola's own transport: leave it out",
         )
-    if strategies and profile is not None:
+    if schedules and profile is not None:
         raise InputError(
-            f"--strategies {strategies} beside --profile {profile}, which says what a ring sends",
-            "make the profile without --strategies",
+            f"--schedules {schedules} beside --profile {profile}, which says what a ring sends",
+            "make the profile without --schedules",
         )
     writable(report, timeline, profile)
-    options = _options(library, strategies, cores)
-    question = _question(graph, hardware, topology, ranks, _strategy(strategy, plan), placement, options)
+    options = _options(library, schedules, cores)
+    question = _question(
+        graph, hardware, topology, ranks, _parallelism(parallelism, plan), placement, options
+    )
     answer = question.answer()
     changes = _changes(question, answer, other) if what_if or other else ()
     fit = _fit(question) if profile is not None else None
@@ -113,8 +115,8 @@ def predict(
 
         console = terminal(highlight=False)
         print_prediction(console, answer, changes, fit)
-        if strategies:
-            console.print(_strategy_table(answer))
+        if schedules:
+            console.print(_schedule_table(answer))
     for path in (report, timeline, profile):
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)
@@ -125,7 +127,7 @@ def _question(
     hardware: str,
     topology: str,
     ranks: int,
-    strategy: Parallelism,
+    parallelism: Parallelism,
     placement: str,
     options: PredictionOptions,
 ) -> Question:
@@ -135,12 +137,12 @@ def _question(
     from hemiola.trace.topologies import read_topology
 
     return Question(
-        read_graph(graph), load_hardware(hardware), read_topology(topology), ranks, strategy,
+        read_graph(graph), load_hardware(hardware), read_topology(topology), ranks, parallelism,
         placement=placement_of(placement), options=options,
     )  # fmt: skip
 
 
-def _options(library: str, strategies: str, cores: float | None) -> PredictionOptions:
+def _options(library: str, schedules: str, cores: float | None) -> PredictionOptions:
     from hemiola.core.errors import InputError
     from hemiola.cost.collective.library import GLOO, GROUP, NCCL
     from hemiola.cost.prediction import PredictionOptions
@@ -148,26 +150,26 @@ def _options(library: str, strategies: str, cores: float | None) -> PredictionOp
     known = {one.name: one for one in (GLOO, NCCL, GROUP)}
     if library not in ("", *known):
         raise InputError(f"there is no library {library!r}", f"give one of {', '.join(known)}")
-    fitting = _fitting(strategies) if strategies else None
-    return PredictionOptions(cores=cores, library=known.get(library), strategies=fitting)
+    fitting = _fitting(schedules) if schedules else None
+    return PredictionOptions(cores=cores, library=known.get(library), schedules=fitting)
 
 
 def _fitting(text: str) -> Fitting:
     from hemiola.core.errors import InputError
-    from hemiola.cost.collective.price import given_strategy
+    from hemiola.cost.collective.price import given_schedule
     from hemiola.plan.collective.planner import fitted_to
-    from hemiola.report.network.inspection import read_any_strategy
+    from hemiola.report.network.inspection import read_any_schedule
 
     if text == "auto":
         return fitted_to
     if not Path(text).is_file():
         raise InputError(
-            f"--strategies {text}: there is no such file", "give auto, or a strategy's file (JSON or XML)"
+            f"--schedules {text}: there is no such file", "give auto, or a schedule's file (JSON or XML)"
         )
-    return given_strategy(read_any_strategy(Path(text)).verify())
+    return given_schedule(read_any_schedule(Path(text)).verify())
 
 
-def _strategy_table(answer: Prediction) -> Table:
+def _schedule_table(answer: Prediction) -> Table:
     """How collectives go, beside the usual way."""
     from rich.table import Table
 
@@ -176,19 +178,19 @@ def _strategy_table(answer: Prediction) -> Table:
     table = Table("collective", "size", "count", "by", "alone", "usually by", "alone")
     for number in (1, 2, 4, 6):
         table.columns[number].justify = "right"
-    for use in answer.strategies:
+    for use in answer.schedules:
         table.add_row(
-            use.collective, format_bytes(use.size_bytes), str(use.count), use.strategy or "the usual way",
+            use.collective, format_bytes(use.size_bytes), str(use.count), use.schedule or "the usual way",
             format_duration(use.seconds), use.usual, format_duration(use.usual_s),
         )  # fmt: skip
     return table
 
 
-def _strategy(text: str, plan: Path | None) -> Parallelism:
-    from hemiola.cost.parallelism import Planned, parse_strategy
+def _parallelism(text: str, plan: Path | None) -> Parallelism:
+    from hemiola.cost.parallelism import Planned, parse_parallelism
     from hemiola.trace.struct_json import read_plan
 
-    return parse_strategy(text or "ddp") if plan is None else Planned(read_plan(plan))
+    return parse_parallelism(text or "ddp") if plan is None else Planned(read_plan(plan))
 
 
 def _changes(question: Question, answer: Prediction, other: tuple[str, ...]) -> tuple[WhatIf, ...]:
@@ -202,14 +204,16 @@ def _fit(question: Question) -> Fit:
     from hemiola.cost.job_profile import fit_profile
 
     return fit_profile(
-        question.graph, question.hardware, question.topology, question.strategy, options=question.options
+        question.graph, question.hardware, question.topology, question.parallelism, options=question.options
     )
 
 
 def _as_json(answer: Prediction, changes: tuple[WhatIf, ...], fit: Fit | None) -> dict[str, Any]:
     from dataclasses import fields
 
-    found = {f.name: getattr(answer, f.name) for f in fields(answer) if not f.name.startswith("_")}
+    named = {"parallelism": "strategy", "schedules": "strategies"}  # as files of schema 1 have them
+    own = [f.name for f in fields(answer) if not f.name.startswith("_")]
+    found = {named.get(name, name): getattr(answer, name) for name in own}
     found = {"schema": "hemiola.prediction/1", **found, "exposed_s": answer.exposed_s}
     if changes:
         found["what_if"] = changes

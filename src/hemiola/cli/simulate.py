@@ -74,7 +74,7 @@ def simulate(
     contention
         How jobs on one link slow each other: max-min, interleaved, colliding, eta, isolated.
     collectives
-        How all-reduces go: usual, as rings; or fitted, by strategies that fit the links of each placement.
+        How all-reduces go: usual, as rings; or fitted, by schedules that fit the links of each placement.
     seeds
         Repeat with so many seeds and give confidence intervals.
     limit

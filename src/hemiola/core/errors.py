@@ -9,7 +9,7 @@
     ├── GraphError            a dataflow graph that cannot exist, or a model that cannot be captured
     ├── HardwareError         a description of hardware that cannot exist
     ├── PlanError             a plan that would not train its graph rightly
-    ├── StrategyError         a collective's strategy that would not give its result
+    ├── ScheduleError         a collective's schedule that would not give its result
     ├── LabError              the laboratory cannot be built or does not stand
     ├── TransportError        a peer is gone, silent, a stranger, or sent what cannot be
     ├── EngineError           a cluster's engine is away, slow, or answers nonsense
@@ -107,7 +107,7 @@ class PlanError(HemiolaError):
 
 
 class ScheduleError(HemiolaError):
-    """A collective's strategy would not give every rank its result, or would wait for ever."""
+    """A collective's schedule would not give every rank its result, or would wait for ever."""
 
 
 class LabError(HemiolaError):

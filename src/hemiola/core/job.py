@@ -48,7 +48,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         overlap: share of `compute_s` behind which communication can hide (o_j = overlap * C_j).
         pattern: "ring" crosses each domain once; "all-to-all" loads a domain's uplink with all
             that its ranks send to the others.
-        all_reduced: share of the traffic that all-reduces send, which strategies can fit to unequal links; the rest
+        all_reduced: share of the traffic that all-reduces send, which schedules can fit to unequal links; the rest
             is gathered or scattered (sharded parameters), and nothing is gained there. Of pattern "ring" only.
         checkpoint_s: time to save the job's state before it is stopped.
         restore_s: time to load it again, with start-up.

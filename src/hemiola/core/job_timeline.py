@@ -181,7 +181,7 @@ class JobTimeline:
             none at all.
         predicted: whether it was computed and not measured.
         origin_unix_s: the wall clock at second 0 of the timeline; 0 if not known.
-        facts: what else is known of the whole (what recording cost, the strategy, the framework's version).
+        facts: what else is known of the whole (what recording cost, the parallelism, the framework's version).
         source: where it came from.
     """
 

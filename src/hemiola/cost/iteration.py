@@ -23,13 +23,13 @@ from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.network_fit import KEEP_RING, HostLinks, fitted_loads
 
-__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_strategies", "recorded_as", "speed_at"]
+__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_schedules", "recorded_as", "speed_at"]
 
 STRAY_GPUS = 2
 MOST_ISLANDS = 128  # of a host: more than it has GPUs
 
 
-def goes_by_strategies(job: Job) -> bool:
+def goes_by_schedules(job: Job) -> bool:
     """Whether its communication over several GPUs is known, and any of it all-reduces."""
     profile = job.profile
     return profile is not None and profile.pattern == "ring" and profile.all_reduced > 0
@@ -103,7 +103,7 @@ class IterationModel:
         recorded_on: the cluster that the workload's run times were measured on; `topology` itself
             unless given. Comparisons across fabrics need it: only then does a job do as many
             iterations on each of them.
-        fitted: whether all-reduces go by strategies that fit the links of each placement, where these gain a tenth
+        fitted: whether all-reduces go by schedules that fit the links of each placement, where these gain a tenth
             over the ring (`cost.fitted_links`). Recorded run times are those of rings.
     """
 
@@ -221,7 +221,7 @@ class IterationModel:
         if need is None:
             need = self.need(profile, job.gpus, self._types[placement.hosts[0]])
         links, factors, levels = self._links(placement, profile.pattern == "all-to-all")
-        if self.fitted and goes_by_strategies(job):
+        if self.fitted and goes_by_schedules(job):
             factors = self._fitted(placement, levels, job.gpus, profile.all_reduced)
         latency_s = 2 * (job.gpus - 1) * self._latency(levels) if need.traffic_bytes else 0.0
         slowest = min(
@@ -448,7 +448,7 @@ class IterationModel:
 
     def _load(self, job: Job, tier: int) -> float:
         """Bytes on a full host's NIC relative to one rank's."""
-        if self.fitted and goes_by_strategies(job) and tier:
+        if self.fitted and goes_by_schedules(job) and tier:
             return self._fitted_load(job)
         if job.profile is None or job.profile.pattern == "ring" or tier == 0:
             return 1.0
@@ -456,7 +456,7 @@ class IterationModel:
         return inside * (job.gpus - inside) / max(job.gpus - 1, 1)
 
     def _fitted_load(self, job: Job) -> float:
-        """The same of a job by strategies, on as few equal hosts as can be."""
+        """The same of a job by schedules, on as few equal hosts as can be."""
         assert job.profile is not None
         hosts = max(2, -(-job.gpus // int(self.topology.hosts.gpus.max())))
         relative = (hosts - 1) / hosts / ((job.gpus - 1) / job.gpus)

@@ -100,7 +100,7 @@ def fit_profile(
     graph: Graph,
     hardware: Hardware,
     topology: Topology,
-    strategy: Parallelism = PLAIN_DDP,
+    parallelism: Parallelism = PLAIN_DDP,
     *,
     gpus: Sequence[int] | None = None,
     options: PredictionOptions = USUAL,
@@ -118,16 +118,16 @@ def fit_profile(
     counts = sorted(set(gpus)) if gpus is not None else _powers(topology.gpus)
     if not counts:
         raise InputError("no numbers of GPUs to profile", "give at least one")
-    if isinstance(strategy, ParameterServer):
+    if isinstance(parallelism, ParameterServer):
         raise InputError(
             "a parameter server's traffic depends on where the servers are, which no profile says",
             "make the profile of ddp or fsdp",
         )
-    cases = [c for n in counts for c in _cases(graph, hardware, topology, n, strategy, options)]
+    cases = [c for n in counts for c in _cases(graph, hardware, topology, n, parallelism, options)]
     bare, least = _unlimited(topology), dict[int, float]()
     for n in counts:
         links = (link for case in cases if case.place.ranks == n for link in case.place.links)
-        least[n] = predict(graph, _freed(hardware, links), bare, n, strategy, options=options).iteration_s
+        least[n] = predict(graph, _freed(hardware, links), bare, n, parallelism, options=options).iteration_s
     overlap, compute_s = _fitted(least, cases)
     profile = Profile(
         name=name or f"predicted/{graph.name}",
@@ -135,9 +135,9 @@ def fit_profile(
             Demand(n, compute_s[n], max(c.traffic_bytes for c in cases if c.place.ranks == n)) for n in counts
         ),
         overlap=overlap,
-        all_reduced=_all_reduced(graph, hardware, strategy, counts[-1]),
+        all_reduced=_all_reduced(graph, hardware, parallelism, counts[-1]),
         gpu_type=same_type(hardware.name, topology.gpu_types) or hardware.name,
-        source=f"predicted: {graph.name} with {strategy.label} on {hardware.name} in {topology.name}",
+        source=f"predicted: {graph.name} with {parallelism.label} on {hardware.name} in {topology.name}",
     )
     return Fit(profile, tuple(_tier_time(profile, topology, case) for case in cases))
 
@@ -153,14 +153,14 @@ def profile_file(fit: Fit) -> bytes:
     )
 
 
-def _all_reduced(graph: Graph, hardware: Hardware, strategy: Parallelism, ranks: int) -> float:
+def _all_reduced(graph: Graph, hardware: Hardware, parallelism: Parallelism, ranks: int) -> float:
     """The share of what a rank sends in all-reduces: of an all-reduce, twice as much as of a gather or a scatter."""
     sent = [
         (
             transfer.collective == "all-reduce",
             transfer.size_bytes * (1 + (transfer.collective == "all-reduce")),
         )
-        for transfer in strategy.transfers(graph, ranks, hardware.kind)
+        for transfer in parallelism.transfers(graph, ranks, hardware.kind)
     ]
     total = sum(size for _, size in sent)
     return sum(size for reduces, size in sent if reduces) / total if total else 1.0
@@ -175,7 +175,7 @@ def _cases(
     hardware: Hardware,
     topology: Topology,
     count: int,
-    strategy: Parallelism,
+    parallelism: Parallelism,
     options: PredictionOptions,
 ) -> list[_Case]:
     """Every tier, with all, half and a quarter of the links between hosts."""
@@ -188,7 +188,7 @@ def _cases(
                 hardware,
                 _scaled(topology, share),
                 count,
-                strategy,
+                parallelism,
                 placement=placement,
                 options=options,
             )

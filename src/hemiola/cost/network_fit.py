@@ -377,7 +377,7 @@ def _errors(
 # is shared out.
 
 KEEP_RING = 0.10
-"""What others have to gain over the ring to be taken instead, wherever strategies are chosen."""
+"""What others have to gain over the ring to be taken instead, wherever schedules are chosen."""
 
 
 @dataclass(frozen=True)

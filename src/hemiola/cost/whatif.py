@@ -50,14 +50,14 @@ class Question:
     hardware: Hardware
     topology: Topology
     ranks: int
-    strategy: Parallelism
+    parallelism: Parallelism
     placement: tuple[int, ...] | None = None
     options: PredictionOptions = USUAL
 
     def answer(self) -> Prediction:
         """The prediction."""
         return predict(
-            self.graph, self.hardware, self.topology, self.ranks, self.strategy,
+            self.graph, self.hardware, self.topology, self.ranks, self.parallelism,
             placement=self.placement, options=self.options,
         )  # fmt: skip
 
@@ -100,10 +100,10 @@ def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[s
         spread = halved_placement(question)
         if spread is not None:
             yield "half the ranks per host", replace(question, placement=spread)
-        if isinstance(question.strategy, DDP):
-            yield from _buckets(question, question.strategy)
-        if question.options.strategies is not None:
-            usual = replace(question.options, strategies=None)
+        if isinstance(question.parallelism, DDP):
+            yield from _buckets(question, question.parallelism)
+        if question.options.schedules is not None:
+            usual = replace(question.options, schedules=None)
             yield "collectives the usual way", replace(question, options=usual)
         yield "no overlap", replace(question, options=replace(question.options, overlap=False))
     for hardware in others:
@@ -111,11 +111,11 @@ def _changes(question: Question, others: Sequence[Hardware]) -> Iterator[tuple[s
             yield f"on {hardware.name}", replace(question, hardware=hardware)
 
 
-def _buckets(question: Question, strategy: DDP) -> Iterator[tuple[str, Question]]:
+def _buckets(question: Question, parallelism: DDP) -> Iterator[tuple[str, Question]]:
     for size in BUCKETS:
-        if size != strategy.limits[1]:
-            changed = replace(strategy, bucket_bytes=float(size), first_bucket_bytes=None)
-            yield f"buckets of {size // MIB} MiB", replace(question, strategy=changed)
+        if size != parallelism.limits[1]:
+            changed = replace(parallelism, bucket_bytes=float(size), first_bucket_bytes=None)
+            yield f"buckets of {size // MIB} MiB", replace(question, parallelism=changed)
 
 
 def scaled_network(topology: Topology, factor: float) -> Topology:

@@ -62,7 +62,7 @@ def make_plan(problem: PlanProblem, progress: Callable[[str], None] = lambda wha
     Raises:
         GraphError, InputError, TopologyError: what is asked cannot be predicted.
     """
-    before = problem.predict_strategy(DDP())
+    before = problem.predict_parallelism(DDP())
     best, steps, changes = problem.apart(), [("buckets of 25 MiB (DDP)", before.iteration_s)], list[str]()
     progress("by first use")
     time_s = problem.predict(best).iteration_s

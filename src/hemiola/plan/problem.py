@@ -44,13 +44,13 @@ class PlanProblem:
     def predict(self, plan: Plan) -> Prediction:
         """The iteration by this plan; the same plan is executed once."""
         if plan not in self._known:
-            self._known[plan] = self.predict_strategy(Planned(plan))
+            self._known[plan] = self.predict_parallelism(Planned(plan))
         return self._known[plan]
 
-    def predict_strategy(self, strategy: Parallelism) -> Prediction:
-        """The iteration by any strategy."""
+    def predict_parallelism(self, parallelism: Parallelism) -> Prediction:
+        """The iteration by any way to exchange."""
         return predict(
-            self.graph, self.hardware, self.topology, self.ranks, strategy,
+            self.graph, self.hardware, self.topology, self.ranks, parallelism,
             placement=self.placement, options=self.options, seconds=self.seconds,
         )  # fmt: skip
 

@@ -158,7 +158,7 @@ def demand_of(problem: PlanProblem, servers: int, host: int = 0) -> HostDemand:
     trained = float(sum(parameter.size_bytes for parameter in problem.trained))
     # waiting for cores is left to `plan.shares`, which divides them
     apart = replace(problem, options=replace(problem.options, cores=math.inf))
-    alone = apart.predict_strategy(NoExchange()).breakdown
+    alone = apart.predict_parallelism(NoExchange()).breakdown
     threads, sending = max(1, problem.hardware.threads_per_rank), _sending(problem.hardware)
     moved = ranks * (gradients + trained)
     return HostDemand(

@@ -29,7 +29,7 @@ __all__ = ["Rules", "Semantics", "known_semantics", "semantics_by_name"]
 
 DEFAULT_INTERVAL_S = 1800.0
 FITTED = (
-    "all-reduces by strategies that fit the links of each placement, where these gain over 10 % on the ring; "
+    "all-reduces by schedules that fit the links of each placement, where these gain over 10 % on the ring; "
     "a job does as many iterations as by rings"
 )
 
@@ -42,7 +42,7 @@ class Rules(ABC):
         policies: the policies that exist under these rules, by name.
         default_policies: those compared where none is named.
         uses_profiles: whether a job's model matters to its speed under these rules.
-        fitted: whether all-reduces go by strategies that fit the links (`cost.iteration.IterationModel`).
+        fitted: whether all-reduces go by schedules that fit the links (`cost.iteration.IterationModel`).
     """
 
     name: ClassVar[str]
@@ -96,7 +96,7 @@ class Rules(ABC):
         """
         if law is not None or scale != 1.0 or checkpoint_interval_s != DEFAULT_INTERVAL_S or fitted:
             what = "cost of pre-emption or of checkpoints"
-            what = "contention" if law is not None else "collectives' strategies" if fitted else what
+            what = "contention" if law is not None else "collectives' schedules" if fitted else what
             raise InputError(
                 f"{self.name} has its own fixed rules; its {what} cannot be set",
                 "leave the option out, or use --semantics event-driven",
@@ -111,7 +111,7 @@ class Semantics(Rules):
     Attributes:
         costs: of changing a running job.
         law: how jobs that share a link slow each other.
-        fitted: whether all-reduces go by strategies that fit the links of each placement.
+        fitted: whether all-reduces go by schedules that fit the links of each placement.
         supports: kinds of decision that are carried out; fewer than all where it stands in for an engine that can less.
     """
 

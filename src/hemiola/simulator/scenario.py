@@ -40,7 +40,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         baseline: what differences refer to; the first policy unless given.
         semantics: the rules of time and cost.
         contention: the law of shared links; the semantics' own unless given.
-        collectives: "usual" for what profiles say, rings; "fitted" for all-reduces by strategies that fit the links.
+        collectives: "usual" for what profiles say, rings; "fitted" for all-reduces by schedules that fit the links.
         seeds: how many seeds, 0, 1, ...; each draws models (and generated jobs) anew.
         limit: only the first so many jobs.
         mix: how models are drawn for jobs that name none; "none" leaves them without, as a journal's are unless given.

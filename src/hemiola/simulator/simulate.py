@@ -21,7 +21,7 @@ from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Job, Workload
 from hemiola.core.result import Comparison, LoggedDecision, Run, baseline_among
 from hemiola.core.topology import Topology
-from hemiola.cost.iteration import IterationModel, goes_by_strategies, recorded_as
+from hemiola.cost.iteration import IterationModel, goes_by_schedules, recorded_as
 from hemiola.kernels.fluid import warm_up
 from hemiola.sched.loop import run_loop
 from hemiola.sched.machine import StateMachine
@@ -243,9 +243,9 @@ def _by_types(jobs: tuple[Job, ...], topology: Topology) -> tuple[tuple[Job, ...
 
 
 def _as_rings(jobs: tuple[Job, ...]) -> str:
-    """How many jobs cannot be priced by strategies, in words."""
+    """How many jobs cannot be priced by schedules, in words."""
     several = [job for job in jobs if job.gpus > 1]
-    others = sum(not goes_by_strategies(job) for job in several)
+    others = sum(not goes_by_schedules(job) for job in several)
     return (
         f"collectives: fitted to the links; {others:,} of {len(several):,} jobs on several GPUs have no profile, or one "
         "without all-reduces, and are priced as usual"

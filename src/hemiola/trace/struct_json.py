@@ -20,11 +20,11 @@ __all__ = [
     "read_acceleration",
     "read_hardware",
     "read_plan",
-    "read_strategy",
+    "read_schedule",
     "write_acceleration",
     "write_hardware",
     "write_plan",
-    "write_strategy",
+    "write_schedule",
 ]
 
 
@@ -125,26 +125,26 @@ def read_plan(path: Path) -> Plan:
     return read_struct(path, Plan, PLAN_SCHEMA, "a plan", "name a file that `hemiola plan` wrote")
 
 
-# Strategy files (schema "hemiola.strategy/1"): synthesised, or written by hand.
+# Schedule files (schema "hemiola.strategy/1"): synthesised, or written by hand.
 
 
-def write_strategy(strategy: CollectiveSchedule, path: Path) -> None:
-    """Write a strategy file.
+def write_schedule(schedule: CollectiveSchedule, path: Path) -> None:
+    """Write a schedule file.
 
     Raises:
         InputError: if the path cannot be written.
     """
-    write_struct(strategy, SCHEDULE_SCHEMA, path)
+    write_struct(schedule, SCHEDULE_SCHEMA, path)
 
 
-def read_strategy(path: Path) -> CollectiveSchedule:
-    """Read a strategy file; whether it gives every rank its result is for `CollectiveSchedule.verify` to say.
+def read_schedule(path: Path) -> CollectiveSchedule:
+    """Read a schedule file; whether it gives every rank its result is for `CollectiveSchedule.verify` to say.
 
     Raises:
-        InputError: if it is missing, or not a strategy file; names the field.
+        InputError: if it is missing, or not a schedule file; names the field.
     """
     return read_struct(
-        path, CollectiveSchedule, SCHEDULE_SCHEMA, "a strategy", "name a strategy file, or make one anew"
+        path, CollectiveSchedule, SCHEDULE_SCHEMA, "a schedule", "name a schedule file, or make one anew"
     )
 
 

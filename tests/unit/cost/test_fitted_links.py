@@ -107,7 +107,7 @@ def test_what_is_built_is_no_faster_and_takes_what_its_few_trees_take(links: Hos
     place = placed(links, 1)
     found, built = fitted_loads(links, place.ranks), synthesise(place, 1e9, latency_s=0.0)
     if found is None:
-        assert built.chosen.strategy.source == "ring"
+        assert built.chosen.schedule.source == "ring"
         return
     rates = [*links.nics, *(rate for level in links.uplinks for rate in level)]
     taken_s = max(load / rate for load, rate in zip(found, rates, strict=True)) * 1e9

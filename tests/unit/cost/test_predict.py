@@ -17,7 +17,7 @@ from hemiola.core.hardware import CollectiveCost, ExchangeCost, Hardware
 from hemiola.core.plan import Plan
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.collective.library import Library, Variant, algorithm
-from hemiola.cost.parallelism import DDP, FSDP, NoExchange, Parallelism, ParameterServer, parse_strategy
+from hemiola.cost.parallelism import DDP, FSDP, NoExchange, Parallelism, ParameterServer, parse_parallelism
 from hemiola.cost.prediction import Prediction, PredictionOptions, predict
 from hemiola.cost.prediction.uncertainty import expected_maximum
 
@@ -32,11 +32,11 @@ TWO_BUCKETS = DDP(bucket_bytes=1000)
 
 
 def run(
-    strategy: Parallelism, topology: Topology, ranks: int = 2, options: PredictionOptions = OPTIONS, graph: Graph = TWO,
+    parallelism: Parallelism, topology: Topology, ranks: int = 2, options: PredictionOptions = OPTIONS, graph: Graph = TWO,
     seconds: np.ndarray = SECONDS, hardware: Hardware | None = None, **more: object,
 ) -> Prediction:  # fmt: skip
     return predict(
-        graph, hardware or device(), topology, ranks, strategy, options=options, seconds=seconds, **more
+        graph, hardware or device(), topology, ranks, parallelism, options=options, seconds=seconds, **more
     )
 
 
@@ -62,14 +62,14 @@ def test_ddp_hides_the_first_bucket_behind_the_rest_of_backward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "names"),
+    ("parallelism", "names"),
     [
         (TWO_BUCKETS, {"bucket 0", "bucket 1"}),
         (ParameterServer(), {f"{way} layer.{i}.weight" for i in (0, 1) for way in ("push", "pull")}),
     ],
 )
-def test_what_is_sent_has_the_name_that_recordings_give_it(strategy: Parallelism, names: set[str]) -> None:
-    timeline = run(strategy, flat(2, rate=500)).timeline()
+def test_what_is_sent_has_the_name_that_recordings_give_it(parallelism: Parallelism, names: set[str]) -> None:
+    timeline = run(parallelism, flat(2, rate=500)).timeline()
     sent = timeline.spans.name[timeline.spans.transfer >= 0]
     assert {timeline.names[i] for i in sent if not timeline.names[i].startswith("wait for ")} == names
 
@@ -160,12 +160,12 @@ def test_one_rank_computes_and_nothing_else() -> None:
     assert run(TWO_BUCKETS, flat(2), ranks=1).iteration_s == pytest.approx(6.5)
 
 
-@pytest.mark.parametrize("strategy", [TWO_BUCKETS, FSDP(), ParameterServer()], ids=lambda s: s.label)
-def test_a_network_without_limits_leaves_the_computation(strategy: Parallelism) -> None:
-    found = run(strategy, flat(2, rate=1e30))
-    own = 2 + 4 + 0.5 * strategy.optimizer_share(2)
+@pytest.mark.parametrize("parallelism", [TWO_BUCKETS, FSDP(), ParameterServer()], ids=lambda s: s.label)
+def test_a_network_without_limits_leaves_the_computation(parallelism: Parallelism) -> None:
+    found = run(parallelism, flat(2, rate=1e30))
+    own = 2 + 4 + 0.5 * parallelism.optimizer_share(2)
     update = (
-        0.25 if isinstance(strategy, ParameterServer) else 0.0
+        0.25 if isinstance(parallelism, ParameterServer) else 0.0
     )  # the server still applies the last gradient
     assert found.iteration_s == pytest.approx(own + update)
 
@@ -327,14 +327,14 @@ def test_the_expected_maximum_is_that_of_draws() -> None:
 
 # --- what always holds
 
-STRATEGIES = st.sampled_from(["ddp", "ddp:bucket=3000B", "ddp:bucket=1B", "fsdp", "fsdp:reshard=no", "ps", "ps:servers=3"])  # fmt: skip
+PARALLELISMS = st.sampled_from(["ddp", "ddp:bucket=3000B", "ddp:bucket=1B", "fsdp", "fsdp:reshard=no", "ps", "ps:servers=3"])  # fmt: skip
 LAYERS = st.lists(
     st.tuples(st.integers(4, 5000), st.floats(0.01, 5), st.floats(0.01, 5)), min_size=1, max_size=8
 )
 
 
 @settings(max_examples=60)
-@given(STRATEGIES, LAYERS, st.integers(1, 3), st.integers(1, 4), st.floats(10, 1e5), st.floats(0, 0.5), st.sampled_from(["cpu", "gpu"]))  # fmt: skip
+@given(PARALLELISMS, LAYERS, st.integers(1, 3), st.integers(1, 4), st.floats(10, 1e5), st.floats(0, 0.5), st.sampled_from(["cpu", "gpu"]))  # fmt: skip
 def test_bounds_parts_and_symmetry(
     text: str,
     chain: list[tuple[int, float, float]],
@@ -351,7 +351,7 @@ def test_bounds_parts_and_symmetry(
     topology, ranks = flat(hosts, gpus, rate, latency_s, fabric=rate * 3), hosts * gpus
     own = {"cores": 2} if kind == "cpu" else {}
     ask = {"graph": graph, "seconds": seconds, "ranks": ranks, "hardware": device(kind, **own)}
-    found = run(parse_strategy(text), topology, **ask)
+    found = run(parse_parallelism(text), topology, **ask)
     assert found.iteration_s >= found.transfer_bound_s * (1 - 1e-9)
     assert found.transfer_bound_s >= found.bound_s
     assert found.breakdown.iteration_s == pytest.approx(found.iteration_s, rel=1e-4)
@@ -362,7 +362,7 @@ def test_bounds_parts_and_symmetry(
     starts = [step.start_s for step in found.critical_path]
     assert starts[1:] == pytest.approx(ends[:-1])
     assert ends[-1] - starts[0] == pytest.approx(found.iteration_s, rel=1e-4)
-    alone = run(parse_strategy(text), topology, options=replace(OPTIONS, symmetric=False), **ask)
+    alone = run(parse_parallelism(text), topology, options=replace(OPTIONS, symmetric=False), **ask)
     assert alone.iteration_s == pytest.approx(found.iteration_s, rel=1e-6)
 
 
@@ -384,17 +384,17 @@ def test_symmetry_changes_nothing_on_racks_that_are_filled_unevenly(text: str, r
         "ranks": ranks,
         "hardware": device(kind, collectives=(measured,), **own),
     }
-    found = run(parse_strategy(text), topology, **ask)
-    alone = run(parse_strategy(text), topology, options=replace(OPTIONS, symmetric=False), **ask)
+    found = run(parse_parallelism(text), topology, **ask)
+    alone = run(parse_parallelism(text), topology, options=replace(OPTIONS, symmetric=False), **ask)
     assert found.iteration_s == pytest.approx(alone.iteration_s, rel=0.01)
 
 
 # --- timeline
 
 
-@pytest.mark.parametrize("strategy", [TWO_BUCKETS, FSDP(), ParameterServer()], ids=lambda s: s.label)
-def test_the_timeline_says_the_same(strategy: Parallelism) -> None:
-    found = run(strategy, flat(2, rate=500))
+@pytest.mark.parametrize("parallelism", [TWO_BUCKETS, FSDP(), ParameterServer()], ids=lambda s: s.label)
+def test_the_timeline_says_the_same(parallelism: Parallelism) -> None:
+    found = run(parallelism, flat(2, rate=500))
     line = found.timeline()
     assert line.predicted and len(line.ranks) == 1
     assert (line.facts["ranks"], line.facts["hosts"], line.facts["ranks_shown"]) == (2, 2, 1)

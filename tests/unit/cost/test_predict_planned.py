@@ -10,7 +10,7 @@ from tiny_graphs import device, flat, layers, updated_apart
 from hemiola.core.hardware import CollectiveCost, ExchangeCost
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.collective.library import Algorithm, Library, Variant
-from hemiola.cost.parallelism import parse_strategy
+from hemiola.cost.parallelism import parse_parallelism
 from hemiola.cost.prediction import PredictionOptions, predict
 
 RING = Algorithm("ring", lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda m, n: 2 * (n - 1) / n)
@@ -167,7 +167,7 @@ def test_a_parameters_hook_runs_once_in_however_many_pieces_it_goes():
 def test_ddp_is_not_changed_by_there_being_plans():
     options = PredictionOptions(library=FREE)
     found = predict(
-        GRAPH, device(), flat(2), 2, parse_strategy("ddp:bucket=1B"), options=options, seconds=SECONDS
+        GRAPH, device(), flat(2), 2, parse_parallelism("ddp:bucket=1B"), options=options, seconds=SECONDS
     )
     assert found.iteration_s == pytest.approx(4.0)
 

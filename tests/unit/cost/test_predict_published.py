@@ -57,6 +57,6 @@ def test_the_speed_benchmark_runs_on_a_short_chain() -> None:
 
     graph = speed.chain(300, 12, 48_000_000)
     text = speed.measure(graph, [8], rounds=1) + speed.agreement(graph, 16)
-    assert [word in text for word in speed.STRATEGIES] == [True] * 3
+    assert [word in text for word in speed.PARALLELISMS] == [True] * 3
     assert text.count("met") == 3 and "missed" not in text
     assert "prediction_speed" in sys.modules

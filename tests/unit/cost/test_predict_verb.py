@@ -20,7 +20,7 @@ from hemiola.core.topology import MeasuredLink, Topology
 from hemiola.cost.profiles import load_library
 from hemiola.trace.graph_json import write_graph
 from hemiola.trace.jobs.timeline_json import read_timeline
-from hemiola.trace.struct_json import write_hardware, write_strategy
+from hemiola.trace.struct_json import write_hardware, write_schedule
 from hemiola.trace.topologies import write_topology
 
 CLUSTER = "flat:hosts=4,gpus_per_host=4,nic=10gbit"
@@ -54,7 +54,7 @@ def test_names_are_printed_as_they_are(files: tuple[Path, str], capsys: pytest.C
 def test_json_and_files(files: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line, profile = tmp_path / "line.json", tmp_path / "profile.json"
     predict(
-        files[0], hardware=files[1], topology=CLUSTER, ranks=4, strategy="fsdp", placement="2,2", json=True,
+        files[0], hardware=files[1], topology=CLUSTER, ranks=4, parallelism="fsdp", placement="2,2", json=True,
         timeline=line, profile=profile,
     )  # fmt: skip
     found = json.loads(capsys.readouterr().out)
@@ -84,12 +84,12 @@ def slow(tmp_path: Path) -> str:
     return str(tmp_path / "network.toml")
 
 
-def test_strategies_fit_a_measured_network(
+def test_schedules_fit_a_measured_network(
     files: tuple[Path, str], slow: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Twelve buckets of 40 MB, of which each takes 3.2 s over the slow host's link; by a ring, half as much again."""
     predict(
-        files[0], hardware=files[1], topology=slow, ranks=4, library="hemiola", strategies="auto", json=True,
+        files[0], hardware=files[1], topology=slow, ranks=4, library="hemiola", schedules="auto", json=True,
         what_if=True,
     )  # fmt: skip
     found = json.loads(capsys.readouterr().out)
@@ -107,12 +107,12 @@ def test_strategies_fit_a_measured_network(
     assert by_change["collectives the usual way"] == pytest.approx(1.5, rel=0.02)
 
 
-def test_the_strategies_are_shown_beside_the_usual_way(
+def test_the_schedules_are_shown_beside_the_usual_way(
     files: tuple[Path, str], slow: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    write_strategy(ring([0, 1, 3, 2]), tmp_path / "ring.json")
-    for strategies in ("auto", str(tmp_path / "ring.json")):
-        predict(files[0], hardware=files[1], topology=slow, ranks=4, library="hemiola", strategies=strategies)
+    write_schedule(ring([0, 1, 3, 2]), tmp_path / "ring.json")
+    for schedules in ("auto", str(tmp_path / "ring.json")):
+        predict(files[0], hardware=files[1], topology=slow, ranks=4, library="hemiola", schedules=schedules)
         shown = capsys.readouterr().out
         assert "usually" in shown and "ring" in shown and "12" in shown
     assert "ring 0-1-3-2" in shown
@@ -126,18 +126,18 @@ def test_the_strategies_are_shown_beside_the_usual_way(
         ({"topology": "flat:hosts=2,gpus_per_host=2,nic=0gbit"}, (InputError, TopologyError), "0"),
         ({"ranks": 17}, InputError, "17 ranks"),
         ({"ranks": 0}, InputError, "0 ranks"),
-        ({"strategy": "gossip"}, InputError, "unknown strategy"),
+        ({"parallelism": "gossip"}, InputError, "unknown parallelism"),
         ({"placement": "2;2"}, InputError, "placement"),
         ({"plan": Path("nowhere.json")}, InputError, "nowhere.json"),
-        ({"plan": Path("plan.json"), "strategy": "fsdp"}, InputError, "beside --plan"),
+        ({"plan": Path("plan.json"), "parallelism": "fsdp"}, InputError, "beside --plan"),
         ({"cores": -1.0}, InputError, "cores"),
         ({"library": "mpi"}, InputError, "no library 'mpi'"),
         ({"library": "hemiola", "plan": Path("plan.json")}, InputError, "beside --plan"),
-        ({"strategies": "auto"}, InputError, "nccl, which chooses"),
-        ({"strategies": "auto", "library": "gloo"}, InputError, "gloo, which chooses"),
-        ({"strategies": "nowhere.json", "library": "hemiola"}, InputError, "no such file"),
-        ({"strategies": __file__, "library": "hemiola"}, InputError, "is no XML"),
-        ({"strategies": "auto", "profile": Path("profile.json")}, InputError, "beside --profile"),
+        ({"schedules": "auto"}, InputError, "nccl, which chooses"),
+        ({"schedules": "auto", "library": "gloo"}, InputError, "gloo, which chooses"),
+        ({"schedules": "nowhere.json", "library": "hemiola"}, InputError, "no such file"),
+        ({"schedules": __file__, "library": "hemiola"}, InputError, "is no XML"),
+        ({"schedules": "auto", "profile": Path("profile.json")}, InputError, "beside --profile"),
         ({"timeline": Path("/nowhere/line.json")}, InputError, "no folder"),
     ],
 )  # fmt: skip

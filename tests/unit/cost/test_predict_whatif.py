@@ -15,7 +15,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.hardware import CollectiveCost
 from hemiola.core.topology import Level, Topology, equal_hosts
 from hemiola.cost.job_profile import fit_profile, profile_file
-from hemiola.cost.parallelism import DDP, FSDP, ParameterServer, parse_strategy
+from hemiola.cost.parallelism import DDP, FSDP, ParameterServer, parse_parallelism
 from hemiola.cost.places import place_ranks
 from hemiola.cost.profiles import load_library
 from hemiola.cost.whatif import Question, halved_placement, scaled_collectives, scaled_network, what_ifs
@@ -100,7 +100,7 @@ def test_collectives_are_scaled_by_the_link_that_limited_them(rate: float, scale
 )
 def test_the_simulators_law_repeats_the_predictions(text: str, rate: float, mean: float, most: float) -> None:
     """Bound by the network, between, bound by computation. Between, the law lacks the last bucket's tail."""
-    fit = fit_profile(model(), gpu(), racks(rate), parse_strategy(text))
+    fit = fit_profile(model(), gpu(), racks(rate), parse_parallelism(text))
     assert {time.gpus for time in fit.times} == {1, 2, 4, 8, 16}
     assert {time.tier for time in fit.times} == {"host", "rack", "cluster"}
     assert fit.mean_error <= mean
@@ -161,6 +161,6 @@ def test_what_no_profile_can_say_is_refused() -> None:
 
 
 def test_a_profile_says_how_much_is_all_reduced() -> None:
-    """DDP all-reduces everything; FSDP gathers and scatters, which no strategy speeds up."""
-    for strategy, share in ((DDP(), 1.0), (FSDP(), 0.0)):
-        assert fit_profile(model(), gpu(), racks(1e9), strategy, gpus=[1, 8]).profile.all_reduced == share
+    """DDP all-reduces everything; FSDP gathers and scatters, which no parallelism speeds up."""
+    for parallelism, share in ((DDP(), 1.0), (FSDP(), 0.0)):
+        assert fit_profile(model(), gpu(), racks(1e9), parallelism, gpus=[1, 8]).profile.all_reduced == share

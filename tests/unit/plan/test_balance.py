@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.topology import Topology
-from hemiola.cost.collective.duration import bounds, strategy_seconds
+from hemiola.cost.collective.duration import bounds, schedule_seconds
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.balance import (
     KEPT,
@@ -63,12 +63,12 @@ def test_equal_hosts_have_equal_shares_and_a_slow_one_none() -> None:
 
 @given(RATES.map(lambda rates: [50e6 * rate for rate in rates]), st.integers(65536, 1 << 28))
 def test_its_stars_are_proved_and_send_what_shares_say(rates: list[float], size_bytes: int) -> None:
-    strategy = balanced(rates, size_bytes).verify()
-    assert strategy == balanced(rates, size_bytes)
-    assert PIECES_BYTES[0] <= strategy.chunk_bytes <= PIECES_BYTES[1]
+    schedule = balanced(rates, size_bytes).verify()
+    assert schedule == balanced(rates, size_bytes)
+    assert PIECES_BYTES[0] <= schedule.chunk_bytes <= PIECES_BYTES[1]
     sent: Counter[int] = Counter()
-    for move in strategy.moves:
-        sent[move.source.rank] += strategy.weights[move.source.index]
+    for move in schedule.moves:
+        sent[move.source.rank] += schedule.weights[move.source.index]
     ranks = len(rates)
     for rank, share in enumerate(shares(rates)):
         assert sent[rank] == pytest.approx(1 + (ranks - 2) * share)
@@ -84,9 +84,9 @@ def test_others_do_not_run_far_ahead_of_a_link_that_sets_the_pace_alone() -> Non
 def test_at_its_paces_no_link_carries_more_than_it_takes_and_one_is_full(
     rates: list[float], over: float
 ) -> None:
-    strategy = paced(rates, over).verify()
+    schedule = paced(rates, over).verify()
     sent, came = [0.0] * len(rates), [0.0] * len(rates)
-    for pace in strategy.paces:
+    for pace in schedule.paces:
         sent[pace.source] += pace.bytes_per_s
         came[pace.target] += pace.bytes_per_s
     assert sent == pytest.approx(came)
@@ -116,11 +116,11 @@ def test_held_back_they_meet_the_bound_where_all_hosts_are_busy(rates: tuple[flo
     flat = Topology.flat(hosts=len(rates), gpus_per_host=1)
     own = replace(flat.hosts, nic_bytes_per_s=np.array(rates) * 12.5e6)
     place = place_ranks(replace(flat, hosts=own), len(rates))
-    bound, strategy = bounds("all-reduce", 16e6, place).seconds, paced(place_rates(place))
-    held = strategy_seconds(msgspec.structs.replace(strategy, chunk_bytes=64 << 10), 16e6, place, latency_s=0)
+    bound, schedule = bounds("all-reduce", 16e6, place).seconds, paced(place_rates(place))
+    held = schedule_seconds(msgspec.structs.replace(schedule, chunk_bytes=64 << 10), 16e6, place, latency_s=0)
     assert bound <= held < 1.05 * bound
     exact = msgspec.structs.replace(paced(place_rates(place), 1.0), chunk_bytes=64 << 10)
-    assert strategy_seconds(exact, 16e6, place, latency_s=0) < 1.015 * bound
+    assert schedule_seconds(exact, 16e6, place, latency_s=0) < 1.015 * bound
 
 
 def place_rates(place: RankPlaces) -> list[float]:

@@ -13,7 +13,7 @@ from hemiola.core.topology import Level, Topology
 from hemiola.cost.collective.duration import bounds
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.packing import packings
-from hemiola.plan.collective.synthesis import synthesise, tree_strategy
+from hemiola.plan.collective.synthesis import synthesise, tree_schedule
 
 MB = 1e6
 
@@ -54,9 +54,9 @@ def test_a_thousand_hosts_have_trees_that_are_right_and_flat() -> None:
     place = leaf_spine(1024, 2)
     least = bounds("all-reduce", 1.0, place).seconds
     for packing, hops in zip(packings(place, (2, 4)), (24, 16), strict=True):
-        strategy = tree_strategy(place, packing).verify()
+        schedule = tree_schedule(place, packing).verify()
         assert packing.seconds_per_byte < 1.1 * least
-        assert strategy.traffic().hops <= hops
+        assert schedule.traffic().hops <= hops
         pairs = Counter(frozenset(edge) for edges in packing.edges for edge in edges)
         assert len(pairs) > 0.9 * sum(pairs.values())
 
@@ -65,8 +65,8 @@ def test_a_thousand_hosts_have_trees_that_are_right_and_flat() -> None:
 def test_the_double_tree_is_right_and_loads_nobody_twice(count: int) -> None:
     order = np.random.default_rng(count).permutation(count).tolist()
     both = double_tree(order)
-    strategy = trees(both).verify()
-    assert strategy.traffic().hops <= 4 * max(1, count - 1).bit_length()
+    schedule = trees(both).verify()
+    assert schedule.traffic().hops <= 4 * max(1, count - 1).bit_length()
     degrees = [Counter(rank for pair in enumerate(tree) for rank in pair if pair[1] >= 0) for tree in both]
     for rank in range(count):
         first, second = (degree[rank] for degree in degrees)

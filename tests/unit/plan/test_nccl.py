@@ -18,15 +18,15 @@ import pytest
 from nic_hosts import hosts
 
 from hemiola.cli.collective import Kind
-from hemiola.cli.collective import strategy as verb
+from hemiola.cli.collective import collective as verb
 from hemiola.core.collective.shapes import double_tree, ring, trees
 from hemiola.core.errors import InputError
-from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.cost.collective.duration import schedule_seconds
 from hemiola.cost.places import RankPlaces
 from hemiola.plan.collective.nccl import NcclTimes, nccl_choices, nccl_order, reordered
 from hemiola.plan.collective.nccl_files import NAMES, NcclAdvice, advise_nccl, tuner_csv
 from hemiola.trace.msccl import parse_msccl
-from hemiola.trace.struct_json import read_strategy
+from hemiola.trace.struct_json import read_schedule
 from hemiola.trace.topologies import write_topology
 
 MB = 1e6
@@ -80,13 +80,13 @@ def test_no_order_of_few_hosts_is_better(seed: int) -> None:
     ("place", "pieces"),
     [(hosts([40 * MB, 10 * MB, 40 * MB, 20 * MB, 40 * MB]), 1 << 16), (hosts([10 * MB] * 8, TURNS, [10 * MB, 20 * MB]), 1 << 16)],
 )  # fmt: skip
-def test_times_are_those_of_the_same_strategies(place: RankPlaces, pieces: int) -> None:
+def test_times_are_those_of_the_same_schedules(place: RankPlaces, pieces: int) -> None:
     """The crossings that are counted are those of the ring and the two trees as moves, executed."""
     order = list(range(place.ranks))
-    executed = strategy_seconds(ring(order), 64 * MB, place)
+    executed = schedule_seconds(ring(order), 64 * MB, place)
     assert seconds(place, "ring") == pytest.approx(executed, rel=2e-3)
     both = msgspec.structs.replace(trees(double_tree(order)), chunk_bytes=pieces)
-    assert seconds(place, "tree") == pytest.approx(strategy_seconds(both, 64 * MB, place), rel=0.05)
+    assert seconds(place, "tree") == pytest.approx(schedule_seconds(both, 64 * MB, place), rel=0.05)
 
 
 def test_names_as_text_and_by_number_are_orders_of_their_own() -> None:
@@ -111,8 +111,8 @@ def test_ranks_are_numbered_along_the_order() -> None:
     assert turned.bytes_per_s[:6].tolist() == [2e6, 3e6, 4e6, 1e6, 5e6, 6e6]
     assert [sorted(link.hosts) for link in turned.links] == [[0], [1], [2], [3], [0, 1], [2, 3]]
     order = [2, 0, 3, 1]
-    assert strategy_seconds(ring(range(4)), 8 * MB, turned) == pytest.approx(
-        strategy_seconds(ring(order), 8 * MB, place)
+    assert schedule_seconds(ring(range(4)), 8 * MB, turned) == pytest.approx(
+        schedule_seconds(ring(order), 8 * MB, place)
     )
 
 
@@ -264,9 +264,9 @@ def test_hosts_of_unlike_numbers_of_ranks_start_as_many_as_they_are_to_have(
         assert done.stdout.strip() == str(count)
 
 
-def test_the_xml_is_the_fitted_strategy(advice: NcclAdvice) -> None:
+def test_the_xml_is_the_fitted_schedule(advice: NcclAdvice) -> None:
     back = parse_msccl(advice.xml).verify()
-    wanted = advice.found.chosen.strategy.ordered()
+    wanted = advice.found.chosen.schedule.ordered()
     assert back == msgspec.structs.replace(wanted, weights=(), chunk_bytes=0, source=back.source)
     assert advice.equal.excess == 0.0 and advice.rounding_loss == 0.0 and advice.beyond == ()
     assert 'minBytes="16000000"' in advice.xml
@@ -279,13 +279,13 @@ def test_what_is_priced_is_what_the_xml_says(tmp_path: Path, capsys: pytest.Capt
     found = advise_nccl(network, 4, 64 * MB)
     assert found.xml == "" and found.equal_s == found.found.usual.seconds
     uneven = advise_nccl(hosts([30 * MB, 40 * MB, 50 * MB, 60 * MB]).topology, 4, 64 * MB)
-    back = msgspec.structs.replace(parse_msccl(uneven.xml), chunk_bytes=uneven.equal.strategy.chunk_bytes)
-    assert uneven.equal_s == pytest.approx(strategy_seconds(back, 64 * MB, uneven.place))
+    back = msgspec.structs.replace(parse_msccl(uneven.xml), chunk_bytes=uneven.equal.schedule.chunk_bytes)
+    assert uneven.equal_s == pytest.approx(schedule_seconds(back, 64 * MB, uneven.place))
     write_topology(network, tmp_path / "network.toml")
     verb(str(tmp_path / "network.toml"), output=tmp_path / "s.xml")
     assert "paced stars" not in capsys.readouterr().out
     verb(str(tmp_path / "network.toml"), output=tmp_path / "s.json")
-    assert read_strategy(tmp_path / "s.json").name == "paced stars"
+    assert read_schedule(tmp_path / "s.json").name == "paced stars"
 
 
 def test_the_verb_writes_them(tmp_path: Path, advice: NcclAdvice, capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,8 +300,8 @@ def test_the_verb_writes_them(tmp_path: Path, advice: NcclAdvice, capsys: pytest
     )
     assert {path.name for path in (tmp_path / "nccl").iterdir()} == {*advice.files(), "strategy.json"}
     assert (tmp_path / "nccl" / "strategy.xml").read_text() == advice.xml
-    assert read_strategy(tmp_path / "nccl" / "strategy.json") == advice.found.chosen.strategy
-    own = read_strategy(tmp_path / "own.json").verify()
+    assert read_schedule(tmp_path / "nccl" / "strategy.json") == advice.found.chosen.schedule
+    own = read_schedule(tmp_path / "own.json").verify()
     verb(str(network), output=tmp_path / "own.xml")
     assert parse_msccl((tmp_path / "own.xml").read_text()).moves == own.ordered().moves
 
@@ -309,7 +309,7 @@ def test_the_verb_writes_them(tmp_path: Path, advice: NcclAdvice, capsys: pytest
 def test_files_are_written_whoever_reads(tmp_path: Path, unread: TextIO) -> None:
     with redirect_stdout(unread), pytest.raises(SystemExit):
         verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", nccl=tmp_path / "nccl", output=tmp_path / "own.json")
-    assert read_strategy(tmp_path / "own.json").ranks == 4
+    assert read_schedule(tmp_path / "own.json").ranks == 4
     assert (tmp_path / "nccl" / "README.txt").exists()
 
 
@@ -323,13 +323,13 @@ def test_a_ring_needs_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not as_the_plugin_reads((tmp_path / "tuner.csv").read_text())
 
 
-def test_an_earlier_strategy_goes_where_a_ring_is_as_good(tmp_path: Path, advice: NcclAdvice) -> None:
+def test_an_earlier_schedule_goes_where_a_ring_is_as_good(tmp_path: Path, advice: NcclAdvice) -> None:
     """RCCL would take it: it looks at every file of a folder."""
     write_topology(advice.place.topology, tmp_path / "network.toml")
     verb(str(tmp_path / "network.toml"), nccl=tmp_path / "nccl")
     assert (tmp_path / "nccl" / "strategy.xml").exists()
     verb("flat:hosts=4,gpus_per_host=1,nic=1gbit", nccl=tmp_path / "nccl")
-    assert not list((tmp_path / "nccl").glob("strategy.*"))
+    assert not list((tmp_path / "nccl").glob("schedule.*"))
 
 
 def test_the_verb_for_other_collectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,11 +19,11 @@ from nic_hosts import hosts
 from hemiola.core.collective.shapes import ring
 from hemiola.core.errors import ScheduleError
 from hemiola.core.topology import Topology
-from hemiola.cost.collective.duration import bounds, strategy_seconds
+from hemiola.cost.collective.duration import bounds, schedule_seconds
 from hemiola.cost.collective.library import GROUP, collective_cost
 from hemiola.plan.collective.packing import TreePacking, pack_trees, packings
 from hemiola.plan.collective.planner import Planner
-from hemiola.plan.collective.synthesis import synthesise, tree_strategy
+from hemiola.plan.collective.synthesis import synthesise, tree_schedule
 
 MB = 1e6
 RATES = st.lists(st.sampled_from([1.0, 2.0, 3.0, 4.0, 10.0]), min_size=1, max_size=9)
@@ -65,7 +65,7 @@ def test_equal_hosts_lead_one_tree_each() -> None:
         host for tree in packing.edges for host, degree in Counter(sum(tree, ())).items() if degree > 1
     )
     assert set(inner) == set(range(16)) and max(inner.values()) <= 2
-    assert tree_strategy(hosts([1.0] * 16), packing).traffic().hops <= 4
+    assert tree_schedule(hosts([1.0] * 16), packing).traffic().hops <= 4
 
 
 @given(RATES, st.integers(1, 100))
@@ -154,7 +154,7 @@ def test_uplinks_are_crossed_no_more_than_they_bear(data: Any) -> None:
 def test_what_is_chosen_is_right_and_near_the_bound(rates: list[float], gpus: int) -> None:
     place = hosts([rate * MB for rate in rates], gpus=gpus)
     found = synthesise(place, 16 * MB, latency_s=1e-5)
-    assert found.chosen.strategy.verify().ranks == place.ranks
+    assert found.chosen.schedule.verify().ranks == place.ranks
     assert found.bounds.seconds * (1 - 1e-9) <= found.chosen.seconds <= found.usual.seconds
     if len(rates) > 1:
         assert found.candidates[0].seconds <= 1.2 * found.bounds.seconds
@@ -163,33 +163,33 @@ def test_what_is_chosen_is_right_and_near_the_bound(rates: list[float], gpus: in
 def test_adapccs_settings_gain_what_was_measured_by_hand() -> None:
     """The specification's testbed (6c): one host at a quarter of the rate 1.46 to 1.61, two racks 1.45 and 2.9."""
     slow = synthesise(hosts([50 * MB] * 3 + [12.5 * MB]), 16 * MB, latency_s=1e-4)
-    assert slow.chosen.strategy.source in ("packed trees", "double tree") and 0.45 < slow.gain < 0.5
+    assert slow.chosen.schedule.source in ("packed trees", "double tree") and 0.45 < slow.gain < 0.5
     racks = synthesise(hosts([50 * MB] * 4, [0, 1, 0, 1], [25 * MB] * 2), 16 * MB, latency_s=1e-4)
-    assert racks.usual.strategy.name == "ring 0-2-1-3"
+    assert racks.usual.schedule.name == "ring 0-2-1-3"
     assert 0.45 < racks.gain < 0.5
 
 
 def test_equal_hosts_keep_their_ring_and_small_messages_go_directly() -> None:
     equal = hosts([50 * MB] * 4)
-    assert synthesise(equal, 16 * MB, latency_s=1e-4).chosen.strategy.source == "ring"
+    assert synthesise(equal, 16 * MB, latency_s=1e-4).chosen.schedule.source == "ring"
     small = synthesise(equal, 4e3, latency_s=1e-4)
-    assert small.chosen.strategy.source in ("all pairs", "halving and doubling")
-    assert synthesise(equal, 4e3, latency_s=1e-4, keep_usual=9.0).chosen.strategy.source == "ring"
+    assert small.chosen.schedule.source in ("all pairs", "halving and doubling")
+    assert synthesise(equal, 4e3, latency_s=1e-4, keep_usual=9.0).chosen.schedule.source == "ring"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_and_two_ranks(ranks: int) -> None:
     found = synthesise(hosts([1.0] * ranks), 10.0)
-    assert found.chosen.strategy.verify().ranks == ranks
+    assert found.chosen.schedule.verify().ranks == ranks
     assert found.gain == 0
 
 
 def test_ranks_of_one_host_take_turns_at_its_head() -> None:
     place = hosts([2.0, 2.0, 1.0], gpus=2)
-    strategy = tree_strategy(place, pack_trees(place, 2)).verify()
-    assert strategy.ranks == 6 and strategy.chunks == 2
+    schedule = tree_schedule(place, pack_trees(place, 2)).verify()
+    assert schedule.ranks == 6 and schedule.chunks == 2
     between = {
-        (m.source.rank, m.target.rank) for m in strategy.moves if place.host_of[m.source.rank] != place.host_of[m.target.rank]
+        (m.source.rank, m.target.rank) for m in schedule.moves if place.host_of[m.source.rank] != place.host_of[m.target.rank]
     }  # fmt: skip
     assert {rank % 2 for pair in between for rank in pair} == {0, 1}
 
@@ -199,16 +199,16 @@ def test_a_slow_host_is_last_in_a_broadcast(collective: str) -> None:
     """A chain sends each byte once from every host but the last: the slow host's own link is the bound."""
     place = hosts([50 * MB, 12.5 * MB, 50 * MB, 50 * MB])
     found = synthesise(place, 16 * MB, collective, root=2, latency_s=1e-4)
-    assert found.chosen.strategy.root == 2
+    assert found.chosen.schedule.root == 2
     assert found.chosen.seconds < 1.1 * found.bounds.seconds
-    assert found.chosen.strategy.collective == collective
+    assert found.chosen.schedule.collective == collective
 
 
 @pytest.mark.parametrize("collective", ["reduce-scatter", "all-gather"])
 def test_what_is_gathered_goes_round_racks_one_after_the_other(collective: str) -> None:
     place = hosts([50 * MB] * 4, [0, 1, 0, 1], [25 * MB] * 2)
     found = synthesise(place, 16 * MB, collective, latency_s=1e-4)
-    assert found.chosen.strategy.name == "ring 0-2-1-3"
+    assert found.chosen.schedule.name == "ring 0-2-1-3"
 
 
 @pytest.mark.parametrize(("gpus", "goes"), [(8, "ring"), (1, None)])
@@ -218,29 +218,29 @@ def test_what_is_gathered_goes_round_a_ring_where_everybody_to_everybody_takes_l
     """Of it 8 times 8 / 16 leave a host with 8 ranks, by a ring 15 / 16; from a host with one rank as much goes either way."""
     topology = Topology.flat(hosts=2, gpus_per_host=gpus, nic_bytes_per_s=12.5 * MB)
     planner = Planner(topology, [name for name in topology.hosts.names for _ in range(gpus)])
-    found = planner.strategy("all-gather", 16 * MB)
+    found = planner.schedule("all-gather", 16 * MB)
     assert (found and found.source) == goes
     if found is not None:
         usual_s = collective_cost("all-gather", 16 * MB, planner.place, GROUP).seconds(planner.place)
-        assert strategy_seconds(found, 16 * MB, planner.place) < usual_s / 3
+        assert schedule_seconds(found, 16 * MB, planner.place) < usual_s / 3
 
 
 @pytest.mark.parametrize("root", [0, 3])
 def test_a_reduction_goes_down_a_tree_where_the_groups_ring_takes_longer(root: int) -> None:
-    """Of the data, 15 / 8 leave a host by the all-reduce round a ring that the group does without a strategy."""
+    """Of the data, 15 / 8 leave a host by the all-reduce round a ring that the group does without a schedule."""
     topology = Topology.flat(hosts=2, gpus_per_host=8, nic_bytes_per_s=12.5 * MB)
     planner = Planner(topology, [name for name in topology.hosts.names for _ in range(8)])
-    found = planner.strategy("reduce", 16 * MB, root=root)
+    found = planner.schedule("reduce", 16 * MB, root=root)
     assert found is not None and (found.collective, found.root) == ("reduce", root)
-    ring_s = strategy_seconds(ring(range(16)), 16 * MB, planner.place)
-    assert strategy_seconds(found, 16 * MB, planner.place) < 0.6 * ring_s
+    ring_s = schedule_seconds(ring(range(16)), 16 * MB, planner.place)
+    assert schedule_seconds(found, 16 * MB, planner.place) < 0.6 * ring_s
 
 
 @pytest.mark.parametrize("root", [0, 3])
 def test_a_broadcast_crosses_once_between_hosts_on_which_ranks_are_dealt_in_turns(root: int) -> None:
     """The group's tree of rank numbers would cross four times."""
     topology = Topology.flat(hosts=2, gpus_per_host=4, nic_bytes_per_s=12.5 * MB)
-    found = Planner(topology, topology.hosts.names * 4).strategy("broadcast", 16 * MB, root=root)
+    found = Planner(topology, topology.hosts.names * 4).schedule("broadcast", 16 * MB, root=root)
     assert found is not None and found.root == root
     between = [move for move in found.moves if (move.source.rank - move.target.rank) % 2]
     assert len(between) == found.chunks
@@ -250,7 +250,7 @@ def test_a_broadcast_crosses_once_between_hosts_on_which_ranks_are_dealt_in_turn
 def test_a_broadcast_goes_the_usual_way_where_ranks_of_a_host_stand_together(names: str) -> None:
     flat = Topology.flat(hosts=2, gpus_per_host=4, nic_bytes_per_s=12.5 * MB)
     topology = replace(flat, hosts=replace(flat.hosts, names=("a", "b")))
-    assert Planner(topology, list(names)).strategy("broadcast", 16 * MB) is None
+    assert Planner(topology, list(names)).schedule("broadcast", 16 * MB) is None
 
 
 def test_hosts_may_run_more_ranks_than_their_topology_has_gpus() -> None:
@@ -258,10 +258,10 @@ def test_hosts_may_run_more_ranks_than_their_topology_has_gpus() -> None:
     topology = hosts([50 * MB, 50 * MB, 50 * MB, 12.5 * MB]).topology
     planner = Planner(topology, [name for name in topology.hosts.names for _ in range(8)])
     assert planner.place.counts == ((0, 8), (1, 8), (2, 8), (3, 8))
-    strategy = planner.strategy("all-reduce", 16 * MB)
-    assert strategy is not None and strategy.ranks == 32
-    ring_s = strategy_seconds(ring(range(32)), 16 * MB, planner.place)
-    assert strategy_seconds(strategy, 16 * MB, planner.place) < 0.6 * ring_s
+    schedule = planner.schedule("all-reduce", 16 * MB)
+    assert schedule is not None and schedule.ranks == 32
+    ring_s = schedule_seconds(ring(range(32)), 16 * MB, planner.place)
+    assert schedule_seconds(schedule, 16 * MB, planner.place) < 0.6 * ring_s
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,10 @@ def test_where_all_hosts_are_busy_stars_are_held_back_and_a_tenth_from_the_bound
     """Trees of equal shares take 1.14 to 1.21 times the bound there, the ring up to 1.33 times."""
     place = hosts([12.5e6 * rate for rate in rates])
     found = synthesise(place, 16e6, latency_s=0)
-    assert found.chosen.strategy.source == "paced stars"
+    assert found.chosen.schedule.source == "paced stars"
     assert found.chosen.seconds < 1.05 * found.bounds.seconds
     assert found.gain > 0.15
-    assert min(c.seconds for c in found.candidates if not c.strategy.paces) > 1.1 * found.bounds.seconds
+    assert min(c.seconds for c in found.candidates if not c.schedule.paces) > 1.1 * found.bounds.seconds
 
 
 def test_ranks_in_other_places_are_held_back_as_their_links_are() -> None:
@@ -314,10 +314,10 @@ def test_ranks_in_other_places_are_held_back_as_their_links_are() -> None:
     own = replace(flat.hosts, nic_bytes_per_s=np.array([1, 1, 1, 2]) * 12.5e6)
     topology = replace(flat, hosts=own).check()
     a, b, c, fast = topology.hosts.names
-    strategy = Planner(topology, [fast, a, b, c]).strategy("all-reduce", 16e6)
-    assert strategy is not None and strategy.paces
+    schedule = Planner(topology, [fast, a, b, c]).schedule("all-reduce", 16e6)
+    assert schedule is not None and schedule.paces
     sent = Counter[int]()
-    for pace in strategy.paces:
+    for pace in schedule.paces:
         sent[pace.source] += pace.bytes_per_s  # type: ignore[assignment]
     assert sent[0] == pytest.approx(1.02 * 25e6) and sent[3] == pytest.approx(1.02 * 12.5e6)
 
@@ -333,15 +333,15 @@ def test_what_is_used_stays_where_another_gains_little(order: str) -> None:
             replace(flat, hosts=replace(flat.hosts, names=tuple("abcd"), nic_bytes_per_s=rates)), list(order)
         )
 
-    used = planner(25e6).strategy("all-reduce", 16e6)
+    used = planner(25e6).schedule("all-reduce", 16e6)
     assert used is not None
-    assert planner(25.75e6).strategy("all-reduce", 16e6) != used
-    assert planner(25.75e6).strategy("all-reduce", 16e6, keep=used) is used
-    slow = planner(5e6).strategy("all-reduce", 4e6)
+    assert planner(25.75e6).schedule("all-reduce", 16e6) != used
+    assert planner(25.75e6).schedule("all-reduce", 16e6, keep=used) is used
+    slow = planner(5e6).schedule("all-reduce", 4e6)
     assert slow is not None
-    assert planner(11e6).strategy("all-reduce", 4e6) is None
-    assert planner(11e6).strategy("all-reduce", 4e6, keep=slow) is slow
-    assert planner(12.5e6).strategy("all-reduce", 4e6, keep=slow) is None
+    assert planner(11e6).schedule("all-reduce", 4e6) is None
+    assert planner(11e6).schedule("all-reduce", 4e6, keep=slow) is slow
+    assert planner(12.5e6).schedule("all-reduce", 4e6, keep=slow) is None
 
 
 @settings(max_examples=25, deadline=None)

@@ -330,7 +330,7 @@ def test_what_goes_whole_and_together_stays_in_its_buffer():
     alone, together = planned((whole[0],), (whole[1],)), planned(tuple(whole))
     parts = planned((half, whole[1]), (rest,))
     least = alone.memory_bytes(graph, 2)
-    assert [strategy.memory_bytes(graph, 2) - least for strategy in (together, parts)] == [400, 200]
+    assert [parallelism.memory_bytes(graph, 2) - least for parallelism in (together, parts)] == [400, 200]
     copied = [
         [(t.pack_bytes, t.unpack_bytes) for t in s.transfers(graph, 2)] for s in (alone, together, parts)
     ]

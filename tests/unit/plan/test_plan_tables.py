@@ -131,7 +131,7 @@ def test_other_plans_and_ddp_are_what_they_were():
     for one, another in ((own.apart(), other.apart()), (own.usual(), other.usual())):
         assert one == another
         assert own.predict(one).iteration_s == other.predict(another).iteration_s
-    assert own.predict_strategy(DDP()).iteration_s == other.predict_strategy(DDP()).iteration_s
+    assert own.predict_parallelism(DDP()).iteration_s == other.predict_parallelism(DDP()).iteration_s
 
 
 def test_parts_are_neither_joined_nor_cut():

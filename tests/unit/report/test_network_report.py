@@ -1,4 +1,4 @@
-"""Topologies and strategies as people see them: grouping, findings, pictures, figures, and the verb that shows them."""
+"""Topologies and schedules as people see them: grouping, findings, pictures, figures, and the verb that shows them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from hemiola.core.units import parse_rate
 from hemiola.report.network.figures import NetworkFigures, network_figures
 from hemiola.report.network.inspection import (
     NETWORK_SCHEMA,
-    STRATEGY_SCHEMA,
+    SCHEDULE_FIGURES_SCHEMA,
     network_as_json,
     recognise,
-    strategy_as_json,
+    schedule_as_json,
 )
 from hemiola.report.network.page import render_network
 from hemiola.report.network.picture import WIDEST, TreeNode, columns, fitting_tree, leaves, network_picture
-from hemiola.report.network.schedule_page import render_strategy
+from hemiola.report.network.schedule_page import render_schedule
 from hemiola.report.network.schedule_picture import shape, trees_of
-from hemiola.report.network.schedule_words import ScheduleTable, strategy_figures
+from hemiola.report.network.schedule_words import ScheduleTable, schedule_figures
 from hemiola.report.network.words import NetworkTable, finding, interval, rate_words, reasons
 from hemiola.trace.msccl import write_msccl
-from hemiola.trace.struct_json import write_strategy
+from hemiola.trace.struct_json import write_schedule
 from hemiola.trace.topologies import read_topology, write_topology
 
 MBIT = 1e6 / 8
@@ -280,7 +280,7 @@ def test_pages_are_whole_and_names_stay_text() -> None:
     page = render_network(network_figures(replace(topology, hosts=hosts, source=EVIL)))
     whole(page)
     assert "a b" in page
-    whole(render_strategy(strategy_figures(msgspec.structs.replace(all_pairs(4), name=EVIL, source=EVIL))))
+    whole(render_schedule(schedule_figures(msgspec.structs.replace(all_pairs(4), name=EVIL, source=EVIL))))
 
 
 def test_the_topology_page_has_picture_table_and_titles() -> None:
@@ -292,7 +292,7 @@ def test_the_topology_page_has_picture_table_and_titles() -> None:
 
 
 def test_a_ring_sends_what_it_has_to() -> None:
-    figures = strategy_figures(ring([0, 2, 1, 3]))
+    figures = schedule_figures(ring([0, 2, 1, 3]))
     assert figures.problem is None
     assert figures.hops == 6
     assert figures.between == pytest.approx({(0, 2): 1.5, (2, 1): 1.5, (1, 3): 1.5, (3, 0): 1.5})
@@ -302,7 +302,7 @@ def test_a_ring_sends_what_it_has_to() -> None:
 
 def test_weights_count_in_what_is_sent() -> None:
     parents = ([-1, 0, 1], [1, -1, 1])
-    figures = strategy_figures(trees(parents, (0.75, 0.25)))
+    figures = schedule_figures(trees(parents, (0.75, 0.25)))
     assert figures.between == pytest.approx({(0, 1): 1.0, (1, 0): 1.0, (1, 2): 1.0, (2, 1): 1.0})
     assert [(tree.parents, tree.share) for tree in figures.trees] == [((-1, 0, 1), 0.75), ((1, -1, 1), 0.25)]
     assert figures.busiest == 2.0
@@ -326,10 +326,10 @@ def test_trees_are_found_where_there_are_some() -> None:
 @given(st.data(), st.integers(2, 9), st.integers(1, 3))
 def test_trees_come_back(data: st.DataObject, ranks: int, count: int) -> None:
     parents = [[-1, *(data.draw(st.integers(0, rank - 1)) for rank in range(1, ranks))] for _ in range(count)]
-    figures = strategy_figures(trees(parents))
+    figures = schedule_figures(trees(parents))
     assert {tree.parents for tree in figures.trees} == set(map(tuple, parents))
     assert sum(tree.share for tree in figures.trees) == pytest.approx(1)
-    traffic = figures.strategy.traffic()
+    traffic = figures.schedule.traffic()
     assert figures.between == pytest.approx({pair: n / count for pair, n in traffic.chunks_between.items()})
     for tree in figures.trees:
         places = list(zip(shape(tree).across, shape(tree).deep, strict=True))
@@ -340,10 +340,10 @@ def test_trees_come_back(data: st.DataObject, ranks: int, count: int) -> None:
 
 
 def test_the_page_draws_trees_or_a_matrix() -> None:
-    page = render_strategy(strategy_figures(trees([[-1, 0, 1], [1, -1, 1]], (0.75, 0.25))))
+    page = render_schedule(schedule_figures(trees([[-1, 0, 1], [1, -1, 1]], (0.75, 0.25))))
     assert re.findall(r"<h2>(Tree[^<]*)", page) == ["Tree 1: 75 % of the data", "Tree 2: 25 % of the data"]
     assert page.count("<circle") == 6
-    around = render_strategy(strategy_figures(ring(range(4))))
+    around = render_schedule(schedule_figures(ring(range(4))))
     assert "<circle" not in around
     assert re.findall(r"<title>(rank [^<]*)", around) == [
         f"rank {rank} to rank {(rank + 1) % 4}: 1.5 × the data" for rank in range(4)
@@ -352,7 +352,7 @@ def test_the_page_draws_trees_or_a_matrix() -> None:
 
 
 def test_a_matrix_of_many_ranks_puts_neighbours_together() -> None:
-    page = render_strategy(strategy_figures(ring(range(100))))
+    page = render_schedule(schedule_figures(ring(range(100))))
     assert "Neighbouring ranks share a row and a column" in page
     assert "<title>ranks 98 to 99 to ranks 0 to 1: 1.98 × the data</title>" in page
     assert page.count("<title>ranks") == 100  # within each pair, and to the next
@@ -364,11 +364,11 @@ def wrong() -> CollectiveSchedule:
 
 
 def test_what_is_not_right_is_said() -> None:
-    figures = strategy_figures(wrong())
+    figures = schedule_figures(wrong())
     assert "Not right" in told(ScheduleTable(figures))
-    assert "look for a move that is missing" in render_strategy(figures)
-    whole(render_strategy(figures))
-    found = strategy_as_json(figures)
+    assert "look for a move that is missing" in render_schedule(figures)
+    whole(render_schedule(figures))
+    found = schedule_as_json(figures)
     assert "input 2 of rank 0" in found["problem"]
     assert "hops" not in found
 
@@ -385,8 +385,8 @@ def test_figures_as_json() -> None:
     }  # fmt: skip
     assert [group["hosts"] for group in found["groups"]] == [["h1"], ["h0"]]
     assert [one["uplink"]["bytes_per_s"] for one in found["levels"][0]["domains"]] == [400 * MBIT, None]
-    sent = json.loads(msgspec.json.encode(strategy_as_json(strategy_figures(all_pairs(3)))))
-    assert (sent["schema"], sent["hops"], sent["problem"]) == (STRATEGY_SCHEMA, 2, None)
+    sent = json.loads(msgspec.json.encode(schedule_as_json(schedule_figures(all_pairs(3)))))
+    assert (sent["schema"], sent["hops"], sent["problem"]) == (SCHEDULE_FIGURES_SCHEMA, 2, None)
     assert {"from": 0, "to": 1, "share": pytest.approx(2 / 3)} in sent["between"]
     assert [tree["root"] for tree in sent["trees"]] == [0, 1, 2]
 
@@ -394,7 +394,7 @@ def test_figures_as_json() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_topology(measured([400, 400, 400, 100]), tmp_path / "lab.toml")
-    write_strategy(all_pairs(4), tmp_path / "pairs.json")
+    write_schedule(all_pairs(4), tmp_path / "pairs.json")
     write_msccl(ring(range(4)), tmp_path / "ring.xml")
     return tmp_path
 
@@ -403,21 +403,21 @@ def test_files_are_recognised_by_content(folder: Path) -> None:
     kinds = {
         name: recognise(folder / name) for name in ("lab.toml", "pairs.json", "ring.xml", "absent.json", "")
     }
-    assert list(kinds.values()) == ["topology", "strategy", "strategy", "", ""]
+    assert list(kinds.values()) == ["topology", "schedule", "schedule", "", ""]
     for name in ("lab.toml", "pairs.json", "ring.xml"):
         (folder / "other.name").write_bytes((folder / name).read_bytes())
         assert recognise(folder / "other.name") == kinds[name]
     content = json.loads((folder / "pairs.json").read_text())
     schema = content.pop("schema")
     (folder / "last.json").write_text(json.dumps({**content, "schema": schema}))
-    assert recognise(folder / "last.json") == "strategy"
+    assert recognise(folder / "last.json") == "schedule"
     texts = {
         "a": "<?xml version='1.0'?>\n<!-- of MSCCL -->\n<algo name='x'/>", "b": "<html/>", "c": '{"schema": "hemiola.plan/1"}',
         "d": '{"traceEvents": [{"ph": "X", "name": "hemiola.strategy/1"}]}', "e": "# [[hosts]]", "f": '{"moves": [', "g": "",
     }  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text)
-    assert [recognise(folder / name) for name in texts] == ["strategy", "", "", "", "", "", ""]
+    assert [recognise(folder / name) for name in texts] == ["schedule", "", "", "", "", "", ""]
 
 
 def test_a_folder_that_is_named_as_a_generator_is_a_folder(
@@ -437,7 +437,7 @@ def test_a_topologys_path_need_not_be_text(folder: Path) -> None:
     assert "<h1>lab?.toml</h1>" in (folder / "page.html").read_text()
 
 
-def test_the_verb_shows_topologies_and_strategies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_shows_topologies_and_schedules(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = {name: folder / f"out.{name}" for name in ("report", "json")}
     inspect(folder / "lab.toml", title="Ours", **asked)
     captured = capsys.readouterr()
@@ -464,10 +464,10 @@ def test_the_verb_takes_a_generators_line(capsys: pytest.CaptureFixture[str]) ->
     assert "All 3 hosts are alike: 100 Gbit/s." in capsys.readouterr().out
 
 
-def test_a_strategy_that_is_not_right_is_shown_and_refused(
+def test_a_schedule_that_is_not_right_is_shown_and_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_strategy(wrong(), folder / "wrong.json")
+    write_schedule(wrong(), folder / "wrong.json")
     with pytest.raises(ScheduleError, match="input 2 of rank 0"):
         inspect(folder / "wrong.json", report=folder / "page.html")
     assert "Not right" in capsys.readouterr().out
@@ -478,7 +478,7 @@ def test_what_is_no_job_stands_alone(folder: Path) -> None:
     lab, pairs = folder / "lab.toml", folder / "pairs.json"
     with pytest.raises(InputError, match=r"lab\.toml' is a topology, and does not go with other files"):
         inspect(lab, pairs)
-    with pytest.raises(InputError, match=r"pairs\.json' is a strategy, and does not go with --against"):
+    with pytest.raises(InputError, match=r"pairs\.json' is a schedule, and does not go with --against"):
         inspect(pairs, against=(lab,))
     with pytest.raises(InputError, match=r"lab\.toml' is a topology, and does not go with --against"):
         inspect(folder / "job.json", against=(lab,))

@@ -1,4 +1,4 @@
-"""Jobs whose all-reduces go by strategies that fit their links: by hand, as predictions say, and as before by default."""
+"""Jobs whose all-reduces go by schedules that fit their links: by hand, as predictions say, and as before by default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hemiola.core.errors import InputError
 from hemiola.core.job import Job, Profile
 from hemiola.core.result import Comparison
 from hemiola.core.topology import Topology
-from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.cost.collective.duration import schedule_seconds
 from hemiola.cost.contention import Colliding
 from hemiola.cost.iteration import IterationModel
 from hemiola.cost.places import place_ranks
@@ -56,9 +56,9 @@ def test_one_host_at_a_quarter_of_the_rate() -> None:
 
 def test_what_a_process_group_would_use_takes_as_long() -> None:
     """But for the filling of its pipeline."""
-    strategy = Planner(slow(), slow().hosts.names).strategy("all-reduce", 16 * MB)
-    assert strategy is not None
-    taken_s = strategy_seconds(strategy, 16 * MB, place_ranks(slow(), 4))
+    schedule = Planner(slow(), slow().hosts.names).schedule("all-reduce", 16 * MB)
+    assert schedule is not None
+    taken_s = schedule_seconds(schedule, 16 * MB, place_ranks(slow(), 4))
     crossing = IterationModel(slow(), fitted=True).crossing(wanting(4), at((0, 1), (1, 1), (2, 1), (3, 1)))
     assert crossing.factors is not None
     rates = (50 * MB, 50 * MB, 50 * MB, 12.5 * MB)
@@ -95,7 +95,7 @@ def test_who_cannot_be_priced_so_is_counted() -> None:
     ]  # fmt: skip
     comparison = run(FITTED, *several)
     assert any("2 of 3 jobs on several GPUs have no profile" in note for note in comparison.notes)
-    assert "strategies that fit" in comparison.runs[0].semantics["collectives"]
+    assert "schedules that fit" in comparison.runs[0].semantics["collectives"]
     assert "collectives" not in run(USUAL, *several).runs[0].semantics
 
 
@@ -143,6 +143,6 @@ def test_the_verb_and_its_scenario(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("name", ["tiresias-sim", "muri-sim", "pollux-sim"])
-def test_a_peers_rules_know_no_strategies(name: str) -> None:
-    with pytest.raises(InputError, match="collectives' strategies cannot be set"):
+def test_a_peers_rules_know_no_schedules(name: str) -> None:
+    with pytest.raises(InputError, match="collectives' schedules cannot be set"):
         semantics_by_name(name).changed(fitted=True)

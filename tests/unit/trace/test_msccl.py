@@ -13,7 +13,7 @@ from hemiola.core.collective.shapes import all_pairs, halving_doubling, ring, tr
 from hemiola.core.errors import InputError, ScheduleError
 from hemiola.plan.collective.balance import paced
 from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl, read_msccl, write_msccl
-from hemiola.trace.struct_json import read_strategy, write_strategy
+from hemiola.trace.struct_json import read_schedule, write_schedule
 
 SHAPES = [
     ring([0, 1]), ring([0, 2, 1, 3, 4]), ring([1, 0, 2], "reduce-scatter"), ring([1, 0, 2], "all-gather"),
@@ -28,35 +28,35 @@ def test_the_peers_files_have_their_hops_and_chunks(shared: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     seen = 0
     for file in sorted(folder.glob("*.xml")):
-        strategy, wanted = read_msccl(file).verify(), summary[file.name]
-        sent = strategy.traffic()
-        assert strategy.ranks == wanted["nranks"] and strategy.chunks == wanted["chunks_per_loop"]
-        assert strategy.collective.replace("-", "") == wanted["coll"]
+        schedule, wanted = read_msccl(file).verify(), summary[file.name]
+        sent = schedule.traffic()
+        assert schedule.ranks == wanted["nranks"] and schedule.chunks == wanted["chunks_per_loop"]
+        assert schedule.collective.replace("-", "") == wanted["coll"]
         assert sent.hops == wanted["critical_hops"]
         assert max(sent.chunks_of.values()) == wanted["max_sent_chunks_per_rank"]
         assert sum(sent.chunks_of.values()) == wanted["total_sent_chunks"]
         assert max(sent.chunks_between.values()) == wanted["max_link_chunks"]
         assert len(sent.chunks_between) == wanted["links_used"]
-        assert parse_msccl(msccl_text(strategy)).moves == strategy.moves
+        assert parse_msccl(msccl_text(schedule)).moves == schedule.moves
         seen += 1
     assert seen == 12
 
 
-@pytest.mark.parametrize("strategy", SHAPES, ids=lambda s: f"{s.name} {s.collective}")
-def test_what_is_written_reads_back_equal(strategy: CollectiveSchedule, tmp_path: Path) -> None:
-    write_msccl(strategy, tmp_path / "s.xml")
+@pytest.mark.parametrize("schedule", SHAPES, ids=lambda s: f"{s.name} {s.collective}")
+def test_what_is_written_reads_back_equal(schedule: CollectiveSchedule, tmp_path: Path) -> None:
+    write_msccl(schedule, tmp_path / "s.xml")
     back = read_msccl(tmp_path / "s.xml").verify()
-    expected = strategy.ordered()
+    expected = schedule.ordered()
     assert back == msgspec.structs.replace(expected, source=back.source)
-    write_strategy(strategy, tmp_path / "s.json")
-    assert read_strategy(tmp_path / "s.json") == strategy
+    write_schedule(schedule, tmp_path / "s.json")
+    assert read_schedule(tmp_path / "s.json") == schedule
 
 
-def test_paces_are_in_strategy_files_and_not_in_msccl_s(tmp_path: Path) -> None:
-    strategy = paced([50e6, 40e6, 45e6]).verify()
-    write_strategy(strategy, tmp_path / "s.json")
-    assert read_strategy(tmp_path / "s.json") == strategy
-    write_msccl(equal_chunks(strategy).strategy, tmp_path / "s.xml")
+def test_paces_are_in_schedule_files_and_not_in_msccl_s(tmp_path: Path) -> None:
+    schedule = paced([50e6, 40e6, 45e6]).verify()
+    write_schedule(schedule, tmp_path / "s.json")
+    assert read_schedule(tmp_path / "s.json") == schedule
+    write_msccl(equal_chunks(schedule).schedule, tmp_path / "s.xml")
     assert read_msccl(tmp_path / "s.xml").verify().paces == ()
 
 
@@ -67,8 +67,8 @@ def test_a_sum_that_is_sent_on_and_not_kept_is_a_move_like_others() -> None:
         [("tb send='2' recv='0'", [("rrs", 0)]), ("tb send='-1' recv='2'", [("r", 0)])],
         [("tb send='0' recv='1'", [("rrcs", 0)]), ("tb send='1' recv='-1'", [("s", 0, (0, 0))])],
     )
-    strategy = parse_msccl(text).verify()
-    assert [(m.source.rank, m.target.rank, m.adds) for m in strategy.moves] == [
+    schedule = parse_msccl(text).verify()
+    assert [(m.source.rank, m.target.rank, m.adds) for m in schedule.moves] == [
         (0, 1, True), (1, 2, True), (2, 0, False), (2, 1, False),
     ]  # fmt: skip
 
@@ -125,9 +125,9 @@ def test_a_sum_that_was_not_kept_is_not_there() -> None:
         [("tb send='2' recv='0'", [("rrs", 0), ("s", 0)])],
         [("tb send='-1' recv='1'", [("rrc", 0), ("r", 0)])],
     )
-    strategy = parse_msccl(text)
+    schedule = parse_msccl(text)
     with pytest.raises(ScheduleError, match="input 0 of rank 2 holds chunk 0 of rank 1 instead of"):
-        msgspec.structs.replace(strategy, collective="reduce", root=2).verify()
+        msgspec.structs.replace(schedule, collective="reduce", root=2).verify()
 
 
 @pytest.mark.parametrize(
@@ -180,16 +180,16 @@ def test_what_msccl_cannot_say_is_refused(tmp_path: Path) -> None:
         read_msccl(tmp_path / "nothing.xml")
     (tmp_path / "s.json").write_text('{"schema": "hemiola.strategy/1", "name": "x"}')
     with pytest.raises(InputError, match="missing required field"):
-        read_strategy(tmp_path / "s.json")
+        read_schedule(tmp_path / "s.json")
 
 
 def test_moves_on_one_rank_are_copies_and_sums() -> None:
     """Rank 1's chunk comes into scratch memory and is added from there."""
     i0, i1, s0 = ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0), ChunkPlace(0, "scratch", 0)
-    strategy = CollectiveSchedule(
+    schedule = CollectiveSchedule(
         name="by scratch", collective="all-reduce", ranks=2, chunks=1,
         moves=(ChunkMove(i1, s0), ChunkMove(s0, i0, adds=True), ChunkMove(i0, i1)),
     )  # fmt: skip
-    text = msccl_text(strategy.verify())
+    text = msccl_text(schedule.verify())
     assert 'type="re"' in text
-    assert parse_msccl(text).moves == strategy.ordered().moves
+    assert parse_msccl(text).moves == schedule.ordered().moves

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies_drawn import shapes
+from schedules_drawn import shapes
 
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.collective.shapes import all_pairs, ring, trees
@@ -23,12 +23,12 @@ CHAIN, STAR = [-1, 0, 1, 2], [-1, 0, 0, 0]
 
 def test_thirds_become_chunks_that_move_together() -> None:
     found = equal_chunks(trees([CHAIN, STAR], [2 / 3, 1 / 3]))
-    assert found.strategy.chunks == 3 and found.strategy.weights == ()
+    assert found.schedule.chunks == 3 and found.schedule.weights == ()
     assert found.excess == pytest.approx(0.0, abs=1e-12)
-    assert {(move.source.index, move.count) for move in found.strategy.moves} == {(0, 2), (2, 1)}
+    assert {(move.source.index, move.count) for move in found.schedule.moves} == {(0, 2), (2, 1)}
     sent = trees([CHAIN, STAR]).traffic().chunks_between
     assert sent[1, 0] == 2  # up the chain, and up the star
-    assert found.strategy.traffic().chunks_between[1, 0] == 3
+    assert found.schedule.traffic().chunks_between[1, 0] == 3
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8), st.integers(8, 64))
@@ -56,34 +56,34 @@ def test_nobody_shares_out_better(parts: list[int], more: int) -> None:
     assert repeats(weights, most)[1] == pytest.approx(least, abs=1e-9)
 
 
-@given(shapes().filter(lambda strategy: strategy.root == 0))
-def test_every_strategy_can_be_written_and_reads_back_equal(strategy: CollectiveSchedule) -> None:
-    equal = equal_chunks(strategy)
+@given(shapes().filter(lambda schedule: schedule.root == 0))
+def test_every_schedule_can_be_written_and_reads_back_equal(schedule: CollectiveSchedule) -> None:
+    equal = equal_chunks(schedule)
     assert equal.excess <= 0.01
-    back = parse_msccl(msccl_text(equal.strategy)).verify()
-    assert back == msgspec.structs.replace(equal.strategy.ordered(), source=back.source)
+    back = parse_msccl(msccl_text(equal.schedule)).verify()
+    assert back == msgspec.structs.replace(equal.schedule.ordered(), source=back.source)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "words"),
+    ("schedule", "words"),
     [
         (trees([CHAIN] * 65, [1 / 65] * 65), "more than 64"),
         (msgspec.structs.replace(ring([0, 1], "all-gather"), weights=(0.4, 0.6)), "follow from their number"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_made_equal(strategy: CollectiveSchedule, words: str) -> None:
+def test_what_cannot_be_made_equal(schedule: CollectiveSchedule, words: str) -> None:
     with pytest.raises(ScheduleError, match=words):
-        equal_chunks(strategy)
+        equal_chunks(schedule)
 
 
 def test_rccl_finds_all_that_it_asks_for() -> None:
     """It refuses a document without these (mscclGetAlgoMetaFromXmlFile), and calls a reduce-scatter so."""
-    strategy = ring(list(range(200)))
-    head = ElementTree.fromstring(msccl_text(strategy, bytes_min=16_000_000))
+    schedule = ring(list(range(200)))
+    head = ElementTree.fromstring(msccl_text(schedule, bytes_min=16_000_000))
     assert {name: head.get(name) for name in ("minBytes", "maxBytes", "inplace", "outofplace", "nchannels")} == {
         "minBytes": "16000000", "maxBytes": str(1 << 35), "inplace": "1", "outofplace": "0", "nchannels": "1",
     }  # fmt: skip
-    assert len(strategy.name) > 255 > len(head.get("name") or "")
+    assert len(schedule.name) > 255 > len(head.get("name") or "")
     scattering = msccl_text(ring([0, 1, 2], "reduce-scatter"))
     assert 'coll="reducescatter"' in scattering
     assert parse_msccl(scattering) == parse_msccl(scattering.replace("reducescatter", "reduce_scatter"))
@@ -108,7 +108,7 @@ def chunks_at_once(count: int) -> CollectiveSchedule:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "words"),
+    ("schedule", "words"),
     [
         (ring(list(range(32))), []),  # 62 steps
         (ring(list(range(34))), ["66 steps in a thread block, where RCCL holds 64"]),
@@ -119,5 +119,5 @@ def chunks_at_once(count: int) -> CollectiveSchedule:
     ],
     ids=lambda value: value.name if isinstance(value, CollectiveSchedule) else str(len(value)),
 )
-def test_limits_are_named(strategy: CollectiveSchedule, words: list[str]) -> None:
-    assert beyond_limits(msccl_text(strategy)) == words
+def test_limits_are_named(schedule: CollectiveSchedule, words: list[str]) -> None:
+    assert beyond_limits(msccl_text(schedule)) == words

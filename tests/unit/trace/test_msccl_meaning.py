@@ -86,12 +86,12 @@ def test_what_a_sum_was_made_of_is_still_there() -> None:
         [(2, 0, [("rrs", "i0", "i0")]), (0, 2, [("s", "i0", "i0"), ("rrc", "i0", "i0")])],
         [(1, 1, [("r", "s0", "s0"), ("s", "i0", "i0"), ("re", "s0", "i0")])],
     )
-    strategy = parse_msccl(text)
+    schedule = parse_msccl(text)
     wanted = {0: {0, 1}, 1: {1, 2}, 2: {0, 1, 2}}
     with pytest.raises(ScheduleError, match="input 0 of rank 0 holds chunk 0 of ranks 0, 1 instead of"):
-        strategy.verify()
+        schedule.verify()
     held = {(rank, "input", 0): {rank} for rank in range(3)}
-    for move in strategy.moves:
+    for move in schedule.moves:
         source, target = ((p.rank, p.buffer, p.index) for p in (move.source, move.target))
         held[target] = held[source] | (held[target] if move.adds else set())
     assert {rank: held[rank, "input", 0] for rank in range(3)} == wanted
@@ -227,8 +227,8 @@ def test_sums_of_several_counts_are_written_apart() -> None:
         ChunkMove(ChunkPlace(0, "scratch", at), i0, count, adds=True) for at, count in ((4, 1), (2, 2))
     )
     moves = (ChunkMove(ChunkPlace(1, "input", 0), s0, 2), ChunkMove(s0, ChunkPlace(0, "scratch", 2), 2), ChunkMove(s0, ChunkPlace(0, "scratch", 4), 2), one, two)  # fmt: skip
-    strategy = CollectiveSchedule(name="x", collective="reduce", ranks=2, chunks=2, moves=moves)
-    assert parse_msccl(msccl_text(strategy)).moves == strategy.ordered().moves
+    schedule = CollectiveSchedule(name="x", collective="reduce", ranks=2, chunks=2, moves=moves)
+    assert parse_msccl(msccl_text(schedule)).moves == schedule.ordered().moves
 
 
 def calls(of: Callable[[], object]) -> int:
@@ -260,10 +260,10 @@ def test_what_is_too_large_is_refused_at_once() -> None:
         name="many", collective="all-reduce", ranks=2, chunks=1,
         moves=(ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0), count=1 << 20),) * 5,
     )  # fmt: skip
-    for strategy in (huge, many):
-        assert calls(strategy.verify) < 500
+    for schedule in (huge, many):
+        assert calls(schedule.verify) < 500
         with pytest.raises(ScheduleError, match="too many to prove it right"):
-            strategy.verify()
+            schedule.verify()
 
 
 def test_steps_are_looked_at_once_each() -> None:
@@ -395,16 +395,16 @@ def test_what_is_proved_right_is_right_in_any_order(text: str) -> None:
         changed(root, chance)
         edited = ElementTree.tostring(root, encoding="unicode")
         try:
-            strategy = parse_msccl(edited).verify()
+            schedule = parse_msccl(edited).verify()
         except HemiolaError:
             continue
         kept += 1
-        ranks, chunks = strategy.ranks, strategy.chunks
+        ranks, chunks = schedule.ranks, schedule.chunks
         for _ in range(3):
             data = {(r, "i", c): 7 ** (r * chunks + c + 1) for r in range(ranks) for c in range(chunks)}
             machine = Interpreter(ElementTree.fromstring(edited), chance, data)
             assert machine.run(), edited
-            buffer = "i" if strategy.in_place else "o"
+            buffer = "i" if schedule.in_place else "o"
             for c in range(chunks):
                 total = sum(7 ** (r * chunks + c + 1) for r in range(ranks))
                 assert [data.get((r, buffer, c)) for r in range(ranks)] == [total] * ranks, edited

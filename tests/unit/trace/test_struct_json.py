@@ -1,4 +1,4 @@
-"""Plans, strategies and hardware as files: a field that they do not have is refused by name, however deep it lies."""
+"""Plans, schedules and hardware as files: a field that they do not have is refused by name, however deep it lies."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.trace.struct_json import (
     read_hardware,
     read_plan,
-    read_strategy,
+    read_schedule,
     write_hardware,
     write_plan,
-    write_strategy,
+    write_schedule,
 )
 
 PLAN = Plan(
     name="p", graph="g", ranks=2, update="together", chunk_bytes=1024,
     transfers=(PlannedTransfer(name="t", pieces=(Piece("w", 0, 4),)),),
 )  # fmt: skip
-STRATEGY = CollectiveSchedule(
+SCHEDULE = CollectiveSchedule(
     name="s", collective="broadcast", ranks=2, chunks=1,
     moves=(ChunkMove(ChunkPlace(0, "input", 0), ChunkPlace(1, "input", 0)),), paces=(SendRate(0, 1, 1e9),),
 )  # fmt: skip
@@ -60,7 +60,7 @@ HARDWARE = Hardware(
 
 KINDS_OF_FILE: dict[str, tuple[msgspec.Struct, Callable[..., None], Callable[[Path], msgspec.Struct]]] = {
     "plan": (PLAN, write_plan, read_plan),
-    "strategy": (STRATEGY, write_strategy, read_strategy),
+    "schedule": (SCHEDULE, write_schedule, read_schedule),
     "hardware": (HARDWARE, write_hardware, read_hardware),
 }
 
@@ -78,9 +78,9 @@ def test_what_is_written_reads_back(kind: str, tmp_path: Path) -> None:
         ("plan", (), "unknown fields priorty"),
         ("plan", ("transfers", 0), "`priorty` - at `$.transfers[0]`"),
         ("plan", ("transfers", 0, "pieces", 0), "`priorty` - at `$.transfers[0].pieces[0]`"),
-        ("strategy", ("moves", 0), "`priorty` - at `$.moves[0]`"),
-        ("strategy", ("moves", 0, "source"), "`priorty` - at `$.moves[0].source`"),
-        ("strategy", ("paces", 0), "`priorty` - at `$.paces[0]`"),
+        ("schedule", ("moves", 0), "`priorty` - at `$.moves[0]`"),
+        ("schedule", ("moves", 0, "source"), "`priorty` - at `$.moves[0].source`"),
+        ("schedule", ("paces", 0), "`priorty` - at `$.paces[0]`"),
         ("hardware", ("phases", "forward"), "`priorty` - at `$.phases[...]`"),
         ("hardware", ("efficiencies", "matmul"), "`priorty` - at `$.efficiencies[...]`"),
         ("hardware", ("measured", "mm"), "`priorty` - at `$.measured[...]`"),

@@ -114,12 +114,12 @@ class Balanced:
             try:
                 word = tuple(np.frombuffer(told()).tolist())
                 way = _Way(word[:-1], given.nbytes, word[-1])
-                strategy = _strategy(way)
+                schedule = _schedule(way)
             except Exception as problem:  # whoever waits for this one hears of it
                 known(problem)
                 return
             went.append((self._meter.begin(), way))
-            known(strategy)
+            known(schedule)
 
         if not self._end.rank:
             self._end.call(lambda: begin(self._word))
@@ -182,6 +182,6 @@ class _Way(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _strategy(way: _Way) -> CollectiveSchedule:
+def _schedule(way: _Way) -> CollectiveSchedule:
     """The same at every rank, and the same object for the same shares."""
     return balanced(way.rates, way.size_bytes, over=way.over)

@@ -1,4 +1,4 @@
-"""Large collectives of a group by strategies that fit its network.
+"""Large collectives of a group by schedules that fit its network.
 
 To begin one may wait for the first rank to call it too: it chooses for all, once for each kind and size, and all measure the
 network between the same two collectives.
@@ -169,7 +169,7 @@ LATE = ("", "wait", "relay", "carry-over")
 
 
 class Chosen(Protocol):
-    """Which strategies fit."""
+    """Which schedules fit."""
 
     @property
     def epoch(self) -> int:
@@ -186,7 +186,7 @@ class Fitted:
 
     Attributes:
         rank, ranks: within the group.
-        used: names of the strategies that were used, by collective.
+        used: names of the schedules that were used, by collective.
         begun: what is under way here.
     """
 
@@ -242,10 +242,10 @@ class Fitted:
                 self._balanced.start(given, join, put, partial(pending.end, result))
                 pending.note_in(self.begun)
                 return pending
-            strategy = self._used(kind, size_bytes, root)
-            if strategy is None:
+            schedule = self._used(kind, size_bytes, root)
+            if schedule is None:
                 return None
-            self._holds = self._holds or bool(strategy.paces)
+            self._holds = self._holds or bool(schedule.paces)
             pending = Pending("a collective", self._timeout_s)
             begun_s = time.monotonic()
 
@@ -253,7 +253,7 @@ class Fitted:
                 self._took(kind, size_bytes, time.monotonic() - begun_s)
                 pending.end(result, problem)
 
-            self._runner.start(strategy, given.clone() if keeps else given, join, put, ended)
+            self._runner.start(schedule, given.clone() if keeps else given, join, put, ended)
             pending.note_in(self.begun)
         return pending
 
@@ -331,17 +331,17 @@ class Fitted:
     def _used(
         self, kind: Collective, size_bytes: int, root: int, epoch: int | None = None
     ) -> CollectiveSchedule | None:
-        strategy = self._chosen.choose(kind, size_bytes, root, epoch)
-        if strategy is not None:
-            self.used.setdefault(kind, set()).add(strategy.name)
-        return strategy
+        schedule = self._chosen.choose(kind, size_bytes, root, epoch)
+        if schedule is not None:
+            self.used.setdefault(kind, set()).add(schedule.name)
+        return schedule
 
     def _took(self, kind: Collective, size_bytes: int, seconds: float) -> None:
         if self._refresh is not None:
             self._refresh.took(kind, size_bytes, seconds)
 
 
-# PyTorch's collectives of one tensor by strategies; None where they are to go the usual way.
+# PyTorch's collectives of one tensor by schedules; None where they are to go the usual way.
 
 
 def all_reduce(fitted: Fitted | None, tensors: Sequence[Tensor], how: Reduction) -> Pending | None:

@@ -1,4 +1,4 @@
-"""How a group comes to its strategies: measured, from a topology, or given. The first rank decides for all."""
+"""How a group comes to its schedules: measured, from a topology, or given. The first rank decides for all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hemiola.cost.network_fit import FittedNetwork
 from hemiola.plan.collective.balance import RANKS
 from hemiola.plan.collective.planner import Planner, size_class
 from hemiola.trace.msccl import read_msccl
-from hemiola.trace.struct_json import read_strategy
+from hemiola.trace.struct_json import read_schedule
 from hemiola.trace.topologies import read_topology
 
 __all__ = ["fitting"]
@@ -49,7 +49,7 @@ LOOK_S = 1.0
 _Lost = Callable[[], Mapping[int, str]]
 """The ranks that are gone, and why."""
 _Key = tuple[Collective, int, int]
-"""What a strategy is for: the kind, the class of sizes, the root."""
+"""What a schedule is for: the kind, the class of sizes, the root."""
 
 
 class _Plan(Protocol):
@@ -62,9 +62,9 @@ class _Plan(Protocol):
 
 
 class _Told(msgspec.Struct):
-    """What the first rank tells the others: a strategy, none for the usual way, or what went wrong."""
+    """What the first rank tells the others: a schedule, none for the usual way, or what went wrong."""
 
-    strategy: CollectiveSchedule | None = None
+    schedule: CollectiveSchedule | None = None
     problem: str = ""
     hint: str = ""
 
@@ -83,7 +83,7 @@ def fitting(
     Args:
         store: of this group alone.
         options: of the endpoint.
-        wanted: one of `MEASURED`, a file, or "" for the usual strategies.
+        wanted: one of `MEASURED`, a file, or "" for the usual schedules.
         late: "relay", "carry-over", or "wait" or "" to wait for late ranks.
         peers: all ranks.
 
@@ -123,7 +123,7 @@ def _told(wanted: str, store: Any, end: Endpoint, peers: Sequence[Peer]) -> _Pla
             plan = _given(wanted, end.ranks, peers)
         except HemiolaError as problem:
             told = _Told(problem=problem.what, hint=problem.remedy)
-    found = _agreed(store, "strategy/begin", told, lambda: end.lost)
+    found = _agreed(store, "schedule/begin", told, lambda: end.lost)
     if found.problem:
         raise InputError(f"HEMIOLA_STRATEGY={wanted}: {found.problem}", found.hint)
     return plan
@@ -171,14 +171,14 @@ class _Chosen:
         with self._guard:  # sums that go on without late ranks ask from a thread of their own
             epoch = self._epoch if epoch is None else epoch
             known = self._known.setdefault(epoch, {})
-            where = f"strategy/{epoch}/{collective}/{key[1]}/{root}"
+            where = f"schedule/{epoch}/{collective}/{key[1]}/{root}"
             if self._plan is not None and key not in known:
                 known[key] = self._planned(key)
                 self._told.setdefault(epoch, []).append(where)
                 _agreed(self._store, where, _Told(known[key]), self._lost)
             if key in known:
                 return known[key]
-        found = _agreed(self._store, where, None, self._lost).strategy  # the first rank may not be there yet
+        found = _agreed(self._store, where, None, self._lost).schedule  # the first rank may not be there yet
         with self._guard:
             return known.setdefault(key, found)
 
@@ -202,7 +202,7 @@ class _Chosen:
         try:
             return self._plan(*key, self._before.get(key))
         except Exception:
-            _log.exception("no strategy for %s of %d bytes: it goes the usual way", key[0], key[1])
+            _log.exception("no schedule for %s of %d bytes: it goes the usual way", key[0], key[1])
             return None
 
 
@@ -236,7 +236,7 @@ class _Measured(_Chosen):
             if self._end.rank == 0:
                 self._rates = _rates_alone(found.fit(), homes) if self.hosts == self._end.ranks else None
                 hosts = [homes.names[host] for host in homes.host_of]
-                plan = Planner(measured_topology(found, homes), hosts).strategy
+                plan = Planner(measured_topology(found, homes), hosts).schedule
         self.begin_epoch(plan)
         self._forget()
 
@@ -287,14 +287,14 @@ def _agreed(store: Any, key: str, told: _Told | None, lost: _Lost) -> _Told:
             if not isinstance(problem, DistStoreError) and "timeout" not in str(problem):
                 raise
         if 0 in lost():
-            raise TransportError(f"rank 0, which chooses the strategies, is gone: {lost()[0]}") from gone
+            raise TransportError(f"rank 0, which chooses the schedules, is gone: {lost()[0]}") from gone
         if gone is not None:
             raise TransportError(
-                f"the store where rank 0 says which strategies it chooses is gone: {gone}",
+                f"the store where rank 0 says which schedules it chooses is gone: {gone}",
                 "look at what rank 0, or whoever started the ranks, logged",
             ) from gone
     raise TransportError(
-        f"rank 0 chose no strategy within {patience_s:g} s",
+        f"rank 0 chose no schedule within {patience_s:g} s",
         "it may not have come to this collective: see what it waits for",
     )
 
@@ -304,14 +304,14 @@ def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
     file = Path(path)
     kind = file.suffix.lower()
     if kind in (".json", ".xml"):
-        strategy = (read_msccl(file) if kind == ".xml" else read_strategy(file)).verify()
-        strategy.check_ranks(ranks)
+        schedule = (read_msccl(file) if kind == ".xml" else read_schedule(file)).verify()
+        schedule.check_ranks(ranks)
 
         def plan(
             collective: Collective, size_bytes: float, root: int, keep: CollectiveSchedule | None
         ) -> CollectiveSchedule | None:
-            fits = strategy.collective == collective and strategy.root == root
-            return strategy if fits else None
+            fits = schedule.collective == collective and schedule.root == root
+            return schedule if fits else None
 
         return plan
     topology = read_topology(path, keep_unusable=True)  # whatever their state, its ranks run on them
@@ -319,4 +319,4 @@ def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
     hosts = [
         next((name for name in (peer.address, *peer.names) if name in known), peer.address) for peer in peers
     ]
-    return Planner(topology, hosts).strategy
+    return Planner(topology, hosts).schedule

@@ -1,8 +1,8 @@
 """A process group of PyTorch over the transport. Thin: each method names its collective and its tensors.
 
 Collectives are carried out by one thread of the group, in the order in which they were called, small all-reduces and
-broadcasts and those by strategies where their messages come; what is returned is complete when its future is. Who begins
-one waits for nobody, except by strategies that fit the network (`fitted`): these are the first rank's, and to begin one may
+broadcasts and those by schedules where their messages come; what is returned is complete when its future is. Who begins
+one waits for nobody, except by schedules that fit the network (`fitted`): these are the first rank's, and to begin one may
 wait for that rank to call it too. Point-to-point messages do not wait for collectives.
 """
 
@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hemiola.comm.process_group import collectives as ways
-from hemiola.comm.process_group import fitted as by_strategy
+from hemiola.comm.process_group import fitted as by_schedule
 from hemiola.comm.process_group.collectives import (
     Channel,
     Doubling,
@@ -67,7 +67,7 @@ class TransportGroup(dist.ProcessGroup):
         """Over a connected endpoint; None for a group of one.
 
         Args:
-            fitted: carries out what it has strategies for.
+            fitted: carries out what it has schedules for.
         """
         super().__init__(rank, ranks)
         self._fitted = fitted
@@ -171,7 +171,7 @@ class TransportGroup(dist.ProcessGroup):
                 self._doubling.all_reduce(channel, flat, how.join, over)
 
             return self._directly(small, tensors)
-        if pending := by_strategy.all_reduce(self._fitted, tensors, how):
+        if pending := by_schedule.all_reduce(self._fitted, tensors, how):
             return pending
 
         def action(channel: Channel) -> None:
@@ -201,7 +201,7 @@ class TransportGroup(dist.ProcessGroup):
                 ways.broadcast_directly(channel, flat, root, _put_back_then(ended, flat, tensors[0]))
 
             return self._directly(small, tensors)
-        if pending := by_strategy.broadcast(self._fitted, tensors, root):
+        if pending := by_schedule.broadcast(self._fitted, tensors, root):
             return pending
 
         def action(channel: Channel) -> None:
@@ -217,7 +217,7 @@ class TransportGroup(dist.ProcessGroup):
         """Of one tensor per rank, at one of them."""
         tensors = list(tensors)
         how = reduction(opts.reduceOp, tensors)
-        if pending := by_strategy.reduce(self._fitted, tensors, how, int(opts.rootRank)):
+        if pending := by_schedule.reduce(self._fitted, tensors, how, int(opts.rootRank)):
             return pending
 
         def action(channel: Channel) -> None:
@@ -258,7 +258,7 @@ class TransportGroup(dist.ProcessGroup):
         """Several at once."""
         for into, own in zip(outputs, inputs, strict=True):
             check_whole(into, own, self._ranks)
-        if pending := by_strategy.all_gather(self._fitted, outputs, inputs):
+        if pending := by_schedule.all_gather(self._fitted, outputs, inputs):
             return pending
 
         def action(channel: Channel) -> None:
@@ -297,7 +297,7 @@ class TransportGroup(dist.ProcessGroup):
         how = reduction(opts.reduceOp, outputs)
         for into, given in zip(outputs, inputs, strict=True):
             check_whole(given, into, self._ranks)
-        if pending := by_strategy.reduce_scatter(self._fitted, outputs, inputs, how):
+        if pending := by_schedule.reduce_scatter(self._fitted, outputs, inputs, how):
             return pending
 
         def action(channel: Channel) -> None:
@@ -453,8 +453,8 @@ def _put_back_then(ended: Ended, flat: Tensor, tensor: Tensor, parts: int = 1) -
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> TransportGroup:
     """Meet the other ranks through PyTorch's store. The job's secret is made by rank 0 and lies in the store until they have.
 
-    With HEMIOLA_STRATEGY at rank 0, large collectives go by strategies that fit the network: "auto" measures it, and has
-    shares follow it once it changes, "follow" has them do so from the beginning, a file is a topology or a strategy,
+    With HEMIOLA_STRATEGY at rank 0, large collectives go by schedules that fit the network: "auto" measures it, and has
+    shares follow it once it changes, "follow" has them do so from the beginning, a file is a topology or a schedule,
     nothing or "usual" is a ring. With HEMIOLA_STRAGGLERS, large all-reduces begin without ranks that are late, and end
     with what these give ("relay"), or leave that to the next one ("carry-over").
     """
@@ -464,9 +464,9 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> TransportGr
     options = transport_options(timeout_s, store=store)
     wanted = [os.environ.get(name, "") for name in ("HEMIOLA_STRATEGY", "HEMIOLA_STRAGGLERS")]
     end, peers = meet(store, rank, ranks, options, lambda address: [*wanted, secrets.token_hex(8)])
-    strategy, late, name = peers[0].word
-    strategy = "" if strategy == "usual" else strategy
-    if not strategy and late in ("", "wait"):
+    schedule, late, name = peers[0].word
+    schedule = "" if schedule == "usual" else schedule
+    if not schedule and late in ("", "wait"):
         return TransportGroup(end, rank, ranks, timeout_s)
     from torch.distributed import PrefixStore
 
@@ -474,7 +474,7 @@ def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> TransportGr
 
     own = PrefixStore(f"hemiola/{name}", store)  # another group may have left something there
     try:
-        fitted = fitting(strategy, late, own, end, peers, timeout_s, options)
+        fitted = fitting(schedule, late, own, end, peers, timeout_s, options)
     except BaseException:
         end.close(0.0)  # others may wait for this rank's word, and it still says that it lives
         raise

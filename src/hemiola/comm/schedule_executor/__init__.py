@@ -1,1 +1,1 @@
-"""Strategies carried out: one rank's moves of a collective, over the transport."""
+"""Schedules carried out: one rank's moves of a collective, over the transport."""

@@ -1,7 +1,7 @@
-"""One collective by a strategy, on its way. Lives on the transport's thread, and waits for nothing.
+"""One collective by a schedule, on its way. Lives on the transport's thread, and waits for nothing.
 
 Pieces are independent of each other. A piece is sent when what it reads has landed; what comes is added in the
-order of the strategy, so that sums are the same to the bit whoever comes first.
+order of the schedule, so that sums are the same to the bit whoever comes first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CollectiveFlow:
 
         Args:
             join: adds what came, its second argument, to its first.
-            tag: its messages have this one and those behind it, as many as the strategy has moves. A later flow of
+            tag: its messages have this one and those behind it, as many as the schedule has moves. A later flow of
                 the same tag may begin when this one has ended, not before.
             ended: called once, with what went wrong or None. The memory may be written again then.
             priority: of its messages.

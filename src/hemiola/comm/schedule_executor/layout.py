@@ -47,29 +47,29 @@ class ChunkLayout:
         return first + size * piece // pieces, first + size * (piece + 1) // pieces
 
 
-def layout_of(strategy: CollectiveSchedule, rank: int, elements: int, element_bytes: int) -> ChunkLayout:
+def layout_of(schedule: CollectiveSchedule, rank: int, elements: int, element_bytes: int) -> ChunkLayout:
     """Divide a tensor.
 
     Args:
         elements: of the whole data; a multiple of the chunks, unless chunks keep their places (`CollectiveSchedule.keeps_places`).
     """
-    count = strategy.chunks
-    if strategy.weights:
-        inner = list(itertools.accumulate(strategy.weights))[:-1]
+    count = schedule.chunks
+    if schedule.weights:
+        inner = list(itertools.accumulate(schedule.weights))[:-1]
         starts = [0, *(round(elements * min(end, 1.0)) for end in inner), elements]
     else:
         starts = [elements * chunk // count for chunk in range(count + 1)]
     largest = max(b - a for a, b in itertools.pairwise(starts)) * element_bytes
-    pieces = max(1, math.ceil(largest / (strategy.chunk_bytes or PIECE_BYTES)))
-    script = script_of(strategy, rank, pieces > 1)
+    pieces = max(1, math.ceil(largest / (schedule.chunk_bytes or PIECE_BYTES)))
+    script = script_of(schedule, rank, pieces > 1)
     size = elements // count
     beyond = (elements + size * (k + 1) for k in range(script.scratch - count))
     paces = {
         pace.target: max(pace.bytes_per_s, LEAST_BYTES_PER_S)
-        for pace in strategy.paces
+        for pace in schedule.paces
         if pace.source == rank
     }
-    return ChunkLayout(script, (*starts, *beyond), pieces, strategy.ahead_bytes, paces)
+    return ChunkLayout(script, (*starts, *beyond), pieces, schedule.ahead_bytes, paces)
 
 
 class Memory:

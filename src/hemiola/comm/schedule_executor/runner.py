@@ -1,4 +1,4 @@
-"""A group's collectives by strategies: several at once, begun in the order in which they were called."""
+"""A group's collectives by schedules: several at once, begun in the order in which they were called."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Entry:
     """A collective that has been called.
 
     Attributes:
-        memory: None until its strategy is known.
+        memory: None until its schedule is known.
         problem: why that will not be.
     """
 
@@ -142,7 +142,7 @@ class Runner:
 
     def start(
         self,
-        strategy: CollectiveSchedule,
+        schedule: CollectiveSchedule,
         given: Tensor,
         join: Join,
         put: Put,
@@ -152,8 +152,8 @@ class Runner:
         """Begin a collective; all ranks begin the same ones in the same order.
 
         Args:
-            strategy: proved right (`CollectiveSchedule.verify`), for so many ranks.
-            given: flat: what this rank gives; of an all-gather, its part. Changed, where the strategy is in place.
+            schedule: proved right (`CollectiveSchedule.verify`), for so many ranks.
+            given: flat: what this rank gives; of an all-gather, its part. Changed, where the schedule is in place.
             join: adds its second argument to its first, in place.
             put: called with the result, flat: of a reduce-scatter, this rank's part. It may be `given` itself. What
                 an all-gather has is in as many rows as ranks.
@@ -161,10 +161,10 @@ class Runner:
             priority: of its messages, over those of others that are under way.
 
         Raises:
-            StrategyError: it is for another number of ranks.
+            ScheduleError: it is for another number of ranks.
         """
-        strategy.check_ranks(self._end.ranks)
-        memory, over = self._prepared(strategy, given, put, ended)
+        schedule.check_ranks(self._end.ranks)
+        memory, over = self._prepared(schedule, given, put, ended)
         with self._guard:
             entry = self._next(join, over, priority)
             entry.memory = memory
@@ -173,23 +173,23 @@ class Runner:
     def reserve(
         self, given: Tensor, join: Join, put: Put, ended: Ended, priority: int = 0
     ) -> Callable[[CollectiveSchedule | BaseException], None]:
-        """Begin one whose strategy is not known yet; later ones begin after it.
+        """Begin one whose schedule is not known yet; later ones begin after it.
 
         Args:
             given, join, put, ended, priority: as for `start`.
 
         Returns:
-            To be called, on the transport's thread, with the strategy, or with what went wrong.
+            To be called, on the transport's thread, with the schedule, or with what went wrong.
         """
         with self._guard:
             entry = self._next(join, ended, priority)
             self._end.call(lambda: self._add(entry))
 
-        def known(strategy: CollectiveSchedule | BaseException) -> None:
+        def known(schedule: CollectiveSchedule | BaseException) -> None:
             try:
-                if isinstance(strategy, BaseException):
-                    raise strategy
-                entry.memory, entry.ended = self._prepared(strategy, given, put, ended)
+                if isinstance(schedule, BaseException):
+                    raise schedule
+                entry.memory, entry.ended = self._prepared(schedule, given, put, ended)
             except Exception as problem:
                 entry.problem = problem
             self._begin()
@@ -202,24 +202,24 @@ class Runner:
         return _Entry(number, join, ended, priority)
 
     def _prepared(
-        self, strategy: CollectiveSchedule, given: Tensor, put: Put, ended: Ended
+        self, schedule: CollectiveSchedule, given: Tensor, put: Put, ended: Ended
     ) -> tuple[Memory, Ended]:
-        """What a strategy works on, and what is done at its end."""
+        """What a schedule works on, and what is done at its end."""
         end = self._end
-        buffers, result = _buffers(strategy, end.rank, given)
-        whole = buffers.get("output" if strategy.collective == "all-gather" else "input", given)
-        wanted = given.numel() // end.ranks if strategy.collective == "reduce-scatter" else given.numel()
+        buffers, result = _buffers(schedule, end.rank, given)
+        whole = buffers.get("output" if schedule.collective == "all-gather" else "input", given)
+        wanted = given.numel() // end.ranks if schedule.collective == "reduce-scatter" else given.numel()
 
         def over(problem: BaseException | None) -> None:
             if problem is None:
                 try:
                     with torch.inference_mode():
-                        put(_cut(strategy, result, wanted))
+                        put(_cut(schedule, result, wanted))
                 except Exception as raised:
                     problem = raised
             ended(problem)
 
-        return Memory(self._layout(strategy, whole.numel(), whole.element_size()), buffers), over
+        return Memory(self._layout(schedule, whole.numel(), whole.element_size()), buffers), over
 
     def let_go(self) -> None:
         """Something else is to be sent: as fast as it goes, until the next one begins."""
@@ -233,13 +233,13 @@ class Runner:
         """
         self._begun.wait_idle(timeout_s)
 
-    def _layout(self, strategy: CollectiveSchedule, elements: int, element_bytes: int) -> ChunkLayout:
-        key = (id(strategy), elements, element_bytes)
+    def _layout(self, schedule: CollectiveSchedule, elements: int, element_bytes: int) -> ChunkLayout:
+        key = (id(schedule), elements, element_bytes)
         with self._guard:
             known = self._layouts.get(key)
             if known is None:
-                known = strategy, layout_of(strategy, self._end.rank, elements, element_bytes)
-                self._layouts[key] = known  # with the strategy, so that no other gets its id
+                known = schedule, layout_of(schedule, self._end.rank, elements, element_bytes)
+                self._layouts[key] = known  # with the schedule, so that no other gets its id
                 if len(self._layouts) > _KNOWN:
                     self._layouts.popitem(last=False)
         return known[1]
@@ -301,16 +301,16 @@ class Runner:
         stop_later(self._end, [*self._under_way.values(), self], problem, GRACE_S)
 
     def stop(self, problem: HemiolaError) -> None:
-        """End what waits for its strategy: who would tell it may have ended with this too."""
+        """End what waits for its schedule: who would tell it may have ended with this too."""
         self._stopped = self._stopped or problem
         self._begin()
 
 
-def _buffers(strategy: CollectiveSchedule, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _buffers(schedule: CollectiveSchedule, rank: int, given: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """A rank's buffers by name, and where its result will lie."""
-    kind, ranks, in_place = strategy.collective, strategy.ranks, strategy.in_place
+    kind, ranks, in_place = schedule.collective, schedule.ranks, schedule.in_place
     parted = kind in ("reduce-scatter", "all-to-all")
-    own = _filled(strategy, given, ranks if parted else 1)
+    own = _filled(schedule, given, ranks if parted else 1)
     if kind == "all-gather":
         whole = own.new_empty(own.numel() * ranks)
         if in_place:
@@ -328,25 +328,25 @@ def _buffers(strategy: CollectiveSchedule, rank: int, given: Tensor) -> tuple[di
     return {"input": own, "output": whole}, whole
 
 
-def _cut(strategy: CollectiveSchedule, result: Tensor, wanted: int) -> Tensor:
+def _cut(schedule: CollectiveSchedule, result: Tensor, wanted: int) -> Tensor:
     """The result without what filled it up.
 
     Args:
         wanted: elements, in every row.
     """
-    rows = strategy.ranks if strategy.collective in ("all-gather", "all-to-all") else 1
-    wide = wanted // strategy.ranks if strategy.collective == "all-to-all" else wanted
+    rows = schedule.ranks if schedule.collective in ("all-gather", "all-to-all") else 1
+    wide = wanted // schedule.ranks if schedule.collective == "all-to-all" else wanted
     table = result.view(rows, -1)[:, :wide]
     return table if rows > 1 else table.reshape(-1)
 
 
-def _filled(strategy: CollectiveSchedule, given: Tensor, parts: int) -> Tensor:
+def _filled(schedule: CollectiveSchedule, given: Tensor, parts: int) -> Tensor:
     """The tensor, filled up in every part to whole chunks where chunks move among places."""
     chunks = (
-        strategy.chunks // strategy.ranks if strategy.collective == "all-gather" else strategy.chunks // parts
+        schedule.chunks // schedule.ranks if schedule.collective == "all-gather" else schedule.chunks // parts
     )
     wide = given.numel() // parts
-    if wide % chunks == 0 or strategy.keeps_places:
+    if wide % chunks == 0 or schedule.keeps_places:
         return given
     filled = given.new_zeros(parts, -(-wide // chunks) * chunks)
     filled[:, :wide] = given.view(parts, wide)

@@ -1,4 +1,4 @@
-"""What one rank does of a strategy, worked out once: its moves, and which of them start others.
+"""What one rank does of a schedule, worked out once: its moves, and which of them start others.
 
 All that a move waits for happens at the rank that waits: it sends when what it reads has landed there, and what
 came lands when earlier moves at its place have. So a rank needs to know nothing of the others.
@@ -49,7 +49,7 @@ class Script:
     """One rank's part.
 
     Attributes:
-        steps: in the order of the strategy.
+        steps: in the order of the schedule.
         scratch: chunks of scratch memory that this rank needs.
     """
 
@@ -57,22 +57,22 @@ class Script:
     scratch: int
 
 
-def script_of(strategy: CollectiveSchedule, rank: int, single: bool) -> Script:
-    """This rank's part of a strategy.
+def script_of(schedule: CollectiveSchedule, rank: int, single: bool) -> Script:
+    """This rank's part of a schedule.
 
     Args:
         single: one step for each chunk, even of those that move together: in pieces, they do not lie together.
     """
-    if single and any(move.count > 1 for move in strategy.moves):
-        strategy = _one_by_one(strategy)
-    here = [n for n, move in enumerate(strategy.moves) if rank in (move.source.rank, move.target.rank)]
+    if single and any(move.count > 1 for move in schedule.moves):
+        schedule = _one_by_one(schedule)
+    here = [n for n, move in enumerate(schedule.moves) if rank in (move.source.rank, move.target.rank)]
     place_of = {number: place for place, number in enumerate(here)}
     waits_of: dict[int, tuple[int, int]] = {}
     frees: dict[int, list[int]] = {n: [] for n in here}
     sends: dict[int, list[int]] = {n: [] for n in here}
     lands: dict[int, list[int]] = {n: [] for n in here}
     for number in here:
-        move, waits = strategy.moves[number], strategy.waits[number]
+        move, waits = schedule.moves[number], schedule.waits[number]
         to_send = waits.to_send if move.source.rank == rank else ()
         to_land, to_free = (waits.to_land, waits.to_free) if move.target.rank == rank else ((), ())
         for starts, before in ((sends, to_send), (lands, to_land), (frees, to_free)):
@@ -81,7 +81,7 @@ def script_of(strategy: CollectiveSchedule, rank: int, single: bool) -> Script:
         waits_of[number] = len(to_send), len(to_land) + len(to_free)
     steps = []
     for number in here:
-        move = strategy.moves[number]
+        move = schedule.moves[number]
         out, into = move.source.rank == rank, move.target.rank == rank
         steps.append(
             RankMove(
@@ -95,7 +95,7 @@ def script_of(strategy: CollectiveSchedule, rank: int, single: bool) -> Script:
                 tuple(lands[number]),
             )
         )
-    places = (place for n in here for place in _ends(strategy.moves[n], rank) if place.buffer == "scratch")
+    places = (place for n in here for place in _ends(schedule.moves[n], rank) if place.buffer == "scratch")
     return Script(tuple(steps), max((place.index + 1 for place in places), default=0))
 
 
@@ -105,11 +105,11 @@ def _ends(move: ChunkMove, rank: int) -> list[ChunkPlace]:
     return [place for place in ends if place.rank == rank]
 
 
-def _one_by_one(strategy: CollectiveSchedule) -> CollectiveSchedule:
+def _one_by_one(schedule: CollectiveSchedule) -> CollectiveSchedule:
     """Every chunk by a move of its own."""
     moves = tuple(
         msgspec.structs.replace(move, source=source, target=target, count=1)
-        for move in strategy.moves
+        for move in schedule.moves
         for source, target in zip(move.sources(), move.targets(), strict=True)
     )
-    return msgspec.structs.replace(strategy, moves=moves)
+    return msgspec.structs.replace(schedule, moves=moves)

@@ -47,16 +47,16 @@ from hemiola.core.errors import HemiolaError, InputError, TransportError
 __all__ = ["Choose", "Stragglers"]
 
 
-# Which ways sums without late ranks go: by strategies that are chosen for this network, or by usual ones.
+# Which ways sums without late ranks go: by schedules that are chosen for this network, or by usual ones.
 
 Choose = Callable[[Collective, int, int, int | None], CollectiveSchedule | None]
-"""The strategy for a collective, so many bytes, a root and an epoch, in which these are chosen once (None: the present one);
+"""The schedule for a collective, so many bytes, a root and an epoch, in which these are chosen once (None: the present one);
 None for the usual one."""
 
 CHAIN_BYTES = 128 << 10
 """Of what a late rank sends, so much goes at a time from rank to rank."""
 _KNOWN = 256
-"""Strategies without somebody that are kept."""
+"""Schedules without somebody that are kept."""
 
 
 class Ways:
@@ -103,7 +103,7 @@ class Ways:
     def _kept(
         self, key: Hashable, of: CollectiveSchedule | None, make: Callable[[], CollectiveSchedule]
     ) -> CollectiveSchedule:
-        """Kept with the strategy that it is made of, so that no other gets its id."""
+        """Kept with the schedule that it is made of, so that no other gets its id."""
         if key not in self._known:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
@@ -116,7 +116,7 @@ _READY, _ORDER = (3 << 61) + 96, (3 << 61) + 97
 _BRING, _BRINGS = (3 << 61) + (1 << 20), 1 << 10
 """Tags of results that are brought to late ranks, used again after so many sums."""
 _TAGS = (1 << 61) + (1 << 40)
-"""Behind those of collectives by strategies that nobody is late for."""
+"""Behind those of collectives by schedules that nobody is late for."""
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64, torch.complex128,
@@ -303,10 +303,10 @@ class Stragglers:
             return
         this = self._sum(order.number, order.given)
         if isinstance(order, PartialGroup):
-            strategy = self._ways.part(order)
+            schedule = self._ways.part(order)
             step = this.begin(order)
         else:
-            strategy = self._ways.catch_up(order, this.source)
+            schedule = self._ways.catch_up(order, this.source)
             step = this.catch_up(order)
             if (brings := this.bring(order)) is not None and brings[0] == this.source:
                 brought = brings[1]
@@ -324,7 +324,7 @@ class Stragglers:
             self._events.put(partial(self._went, step, time.monotonic() - begun_s, problem))
 
         self._runner.start(
-            strategy, step.tensor, this.join, put, ended, _CATCHES_UP * isinstance(order, CatchUp)
+            schedule, step.tensor, this.join, put, ended, _CATCHES_UP * isinstance(order, CatchUp)
         )
         self._look(order.number)
 

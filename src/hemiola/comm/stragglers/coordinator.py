@@ -149,7 +149,7 @@ class PartialGroup:
         given: what it is of.
         first, last: elements, the last one not among them.
         active: ranks.
-        epoch: whose strategies it goes by, at all ranks: their scripts may not be in it yet.
+        epoch: whose schedules it goes by, at all ranks: their scripts may not be in it yet.
     """
 
     number: int

@@ -1,8 +1,8 @@
-"""A strategy: which chunk of a collective goes from whom to whom, and where it is added, in which order.
+"""A schedule: which chunk of a collective goes from whom to whom, and where it is added, in which order.
 
 Its moves stand in an order in which they could be made one after the other. What may go on at the same time
 follows from the places that moves read and write (`Waits`): a move waits for earlier ones at its own two places,
-and for nothing else. So no strategy can block itself, wherever messages are told apart by their move, and sums come
+and for nothing else. So no schedule can block itself, wherever messages are told apart by their move, and sums come
 out in one order, to the bit. Files are `trace`'s business.
 """
 
@@ -44,7 +44,7 @@ Buffer = Literal["input", "output", "scratch"]
 FEWEST_BYTES = 64 << 10
 """Collectives of at most so much go the direct way: several hops would cost more than they save."""
 PIECE_BYTES = 512 << 10
-"""Of a chunk that its strategy leaves whole: so that what has come is added up while more comes."""
+"""Of a chunk that its schedule leaves whole: so that what has come is added up while more comes."""
 
 
 class ChunkPlace(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -136,7 +136,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a strategy sends.
+    """What a schedule sends.
 
     Attributes:
         hops: over the network one after the other, on the longest way.
@@ -189,13 +189,13 @@ class CollectiveSchedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     source: str = ""
 
     def verify(self) -> CollectiveSchedule:
-        """Return this strategy, having proved that every rank gets its result.
+        """Return this schedule, having proved that every rank gets its result.
 
         Every rank's contribution is in every result that it belongs to exactly once, nothing else is, and nothing is
         read before it is there. Since moves stand in an order in which they can be made, none waits for ever.
 
         Raises:
-            StrategyError: naming the move, or the result, for which that is not so.
+            ScheduleError: naming the move, or the result, for which that is not so.
         """
         self._check_numbers()
         check_result(self)
@@ -205,11 +205,11 @@ class CollectiveSchedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Refuse to be used by another number of ranks.
 
         Raises:
-            StrategyError: naming both.
+            ScheduleError: naming both.
         """
         if self.ranks != ranks:
             raise ScheduleError(
-                f"the strategy {self.name!r} is for {self.ranks} ranks, here are {ranks}",
+                f"the schedule {self.name!r} is for {self.ranks} ranks, here are {ranks}",
                 "make one for these",
             )
 
@@ -307,12 +307,12 @@ class CollectiveSchedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def origins(self) -> tuple[str, ...]:
         """Where moves stand in the file that they were read from, by number, for errors to name; () where nobody says.
 
-        No part of the value: two strategies are equal wherever they were read from.
+        No part of the value: two schedules are equal wherever they were read from.
         """
         return ()
 
     def read_from(self, origins: Iterable[str]) -> CollectiveSchedule:
-        """The same strategy, whose errors name a place in a file for each move."""
+        """The same schedule, whose errors name a place in a file for each move."""
         found = msgspec.structs.replace(self)
         found.__dict__["origins"] = tuple(origins)
         return found
@@ -325,7 +325,7 @@ class CollectiveSchedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.in_place and stays and len(buffers) <= 1
 
     def ordered(self) -> CollectiveSchedule:
-        """The same moves in the one order that all strategies have which differ only by it."""
+        """The same moves in the one order that all schedules have which differ only by it."""
         keys = [(m.source, m.target, m.count, m.adds, m.channel) for m in self.moves]
         order = in_order([waits.all for waits in self.waits], keys.__getitem__)
         found = msgspec.structs.replace(self, moves=tuple(self.moves[number] for number in order))
@@ -346,7 +346,7 @@ class CollectiveSchedule(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Traffic(max(depth.values(), default=0), dict(of), dict(between))
 
 
-# Proves that a strategy computes its collective, by making its moves with sets of contributions instead
+# Proves that a schedule computes its collective, by making its moves with sets of contributions instead
 # of data.
 
 Held = tuple[int, int]
@@ -367,7 +367,7 @@ def check_size(what: str, ranks: int, chunks: int, moved: int = 0) -> None:
         moved: chunks, by all moves together.
 
     Raises:
-        StrategyError: it is larger; names the numbers.
+        ScheduleError: it is larger; names the numbers.
     """
     if ranks * chunks > PLACES_MAX or ranks * ranks * chunks > _BITS_MAX or moved > PLACES_MAX:
         counted = f"{ranks} ranks, {chunks} chunks" + (f", {moved} chunks moved" if moved else "")
@@ -378,7 +378,7 @@ def check_size(what: str, ranks: int, chunks: int, moved: int = 0) -> None:
 
 
 def check_result(
-    strategy: CollectiveSchedule, givers: Collection[int] | None = None, takers: Collection[int] | None = None
+    schedule: CollectiveSchedule, givers: Collection[int] | None = None, takers: Collection[int] | None = None
 ) -> None:
     """Make the moves.
 
@@ -387,37 +387,37 @@ def check_result(
         takers: of an all-reduce, the ranks that are to have the result; None for all.
 
     Raises:
-        StrategyError: one of them reads nothing or adds what must not be added, or a result is not what it should be.
+        ScheduleError: one of them reads nothing or adds what must not be added, or a result is not what it should be.
     """
-    active = (1 << strategy.ranks) - 1 if givers is None else sum(1 << rank for rank in set(givers))
-    held = {where: what for where, what in _inputs(strategy).items() if what[1] & active}
-    sizes = _sizes(strategy)
-    for number, move in enumerate(strategy.moves):
-        _make(strategy, number, move, held, sizes)
-    for where, (chunk, everybody) in _results(strategy):
+    active = (1 << schedule.ranks) - 1 if givers is None else sum(1 << rank for rank in set(givers))
+    held = {where: what for where, what in _inputs(schedule).items() if what[1] & active}
+    sizes = _sizes(schedule)
+    for number, move in enumerate(schedule.moves):
+        _make(schedule, number, move, held, sizes)
+    for where, (chunk, everybody) in _results(schedule):
         if takers is not None and where[0] not in takers:
             continue
         found, wanted = held.get(where), (chunk, everybody & active)
         if found != wanted:
             rank, buffer, index = where
             raise ScheduleError(
-                f"{strategy.name!r}: after all moves {buffer} {index} of rank {rank} holds {_words(found)} "
+                f"{schedule.name!r}: after all moves {buffer} {index} of rank {rank} holds {_words(found)} "
                 f"instead of {_words(wanted)}",
                 "look for a move that is missing, or goes elsewhere",
             )
 
 
 def _make(
-    strategy: CollectiveSchedule, number: int, move: ChunkMove, held: dict[Where, Held], sizes: dict[str, int]
+    schedule: CollectiveSchedule, number: int, move: ChunkMove, held: dict[Where, Held], sizes: dict[str, int]
 ) -> None:
     for place in (move.source, move.target):
-        if not (0 <= place.rank < strategy.ranks and place.index >= 0):
+        if not (0 <= place.rank < schedule.ranks and place.index >= 0):
             raise _wrong(
-                strategy, number, move, f"{place} does not exist", "name ranks from 0 and indices from 0"
+                schedule, number, move, f"{place} does not exist", "name ranks from 0 and indices from 0"
             )
     if not 1 <= move.count <= _MOST or move.source == move.target:
         raise _wrong(
-            strategy,
+            schedule,
             number,
             move,
             f"it moves {move.count} chunks to another place",
@@ -426,16 +426,16 @@ def _make(
     sources = [_where(place) for place in move.sources()]
     targets = [_where(place) for place in move.targets()]
     if set(sources) & set(targets):
-        raise _wrong(strategy, number, move, "it overlaps itself", "move one chunk after the other")
+        raise _wrong(schedule, number, move, "it overlaps itself", "move one chunk after the other")
     for rank, buffer, index in (sources[-1], targets[-1]):
         if buffer != "scratch" and index >= sizes.get(buffer, 0):
             there = ", ".join(f"{name} 0 to {size - 1}" for name, size in sizes.items())
             raise _wrong(
-                strategy, number, move, f"{buffer} {index} of rank {rank} does not exist", f"name {there}, or scratch"
+                schedule, number, move, f"{buffer} {index} of rank {rank} does not exist", f"name {there}, or scratch"
             )  # fmt: skip
-    if strategy.weights and move.source.index != move.target.index:
+    if schedule.weights and move.source.index != move.target.index:
         raise _wrong(
-            strategy,
+            schedule,
             number,
             move,
             "a chunk that has a weight goes to the place of another one",
@@ -445,13 +445,13 @@ def _make(
         what = held.get(source)
         if what is None:
             raise _wrong(
-                strategy, number, move, f"nothing lies in {source[1]} {source[2]} yet", "move it there before"
+                schedule, number, move, f"nothing lies in {source[1]} {source[2]} yet", "move it there before"
             )
         if move.adds:
             own = held.get(target)
             if own is None:
                 raise _wrong(
-                    strategy,
+                    schedule,
                     number,
                     move,
                     f"nothing lies in {target[1]} {target[2]} to add it to",
@@ -459,7 +459,7 @@ def _make(
                 )
             if own[0] != what[0]:
                 raise _wrong(
-                    strategy,
+                    schedule,
                     number,
                     move,
                     f"it adds chunk {what[0]} to chunk {own[0]}",
@@ -467,7 +467,7 @@ def _make(
                 )
             if own[1] & what[1]:
                 raise _wrong(
-                    strategy,
+                    schedule,
                     number,
                     move,
                     f"it adds the contribution of {_ranks(own[1] & what[1])} twice",
@@ -481,10 +481,10 @@ def _where(place: ChunkPlace) -> Where:
     return place.rank, place.buffer, place.index
 
 
-def _sizes(strategy: CollectiveSchedule) -> dict[str, int]:
+def _sizes(schedule: CollectiveSchedule) -> dict[str, int]:
     """How many chunks each buffer of a rank has, beside scratch memory."""
-    kind, chunks, own = strategy.collective, strategy.chunks, strategy.chunks // strategy.ranks
-    if strategy.in_place:
+    kind, chunks, own = schedule.collective, schedule.chunks, schedule.chunks // schedule.ranks
+    if schedule.in_place:
         return {"output" if kind == "all-gather" else "input": chunks}
     return {
         "input": own if kind == "all-gather" else chunks,
@@ -492,21 +492,21 @@ def _sizes(strategy: CollectiveSchedule) -> dict[str, int]:
     }
 
 
-def _inputs(strategy: CollectiveSchedule) -> dict[Where, Held]:
+def _inputs(schedule: CollectiveSchedule) -> dict[Where, Held]:
     """What lies where at the beginning."""
-    ranks, chunks, kind = strategy.ranks, strategy.chunks, strategy.collective
+    ranks, chunks, kind = schedule.ranks, schedule.chunks, schedule.collective
     own = chunks // ranks
     held: dict[Where, Held] = {}
     for rank in range(ranks):
         if kind == "all-gather":
             for k in range(own):
                 chunk = rank * own + k
-                held[(rank, "output", chunk) if strategy.in_place else (rank, "input", k)] = (
+                held[(rank, "output", chunk) if schedule.in_place else (rank, "input", k)] = (
                     chunk,
                     1 << rank,
                 )
         elif kind == "broadcast":
-            if rank == strategy.root:
+            if rank == schedule.root:
                 held |= {(rank, "input", c): (c, 1 << rank) for c in range(chunks)}
         elif kind == "all-to-all":
             held |= {(rank, "input", c): (rank * chunks + c, 1 << rank) for c in range(chunks)}
@@ -515,22 +515,22 @@ def _inputs(strategy: CollectiveSchedule) -> dict[Where, Held]:
     return held
 
 
-def _results(strategy: CollectiveSchedule) -> Iterator[tuple[Where, Held]]:
+def _results(schedule: CollectiveSchedule) -> Iterator[tuple[Where, Held]]:
     """What has to lie where at the end."""
-    ranks, chunks, kind = strategy.ranks, strategy.chunks, strategy.collective
+    ranks, chunks, kind = schedule.ranks, schedule.chunks, schedule.collective
     own, everybody = chunks // ranks, (1 << ranks) - 1
-    buffer = "input" if strategy.in_place else "output"
+    buffer = "input" if schedule.in_place else "output"
     for rank in range(ranks):
-        if kind == "all-reduce" or (kind == "reduce" and rank == strategy.root):
+        if kind == "all-reduce" or (kind == "reduce" and rank == schedule.root):
             yield from (((rank, buffer, c), (c, everybody)) for c in range(chunks))
         elif kind == "reduce-scatter":
             for k in range(own):
                 chunk = rank * own + k
-                yield (rank, buffer, chunk if strategy.in_place else k), (chunk, everybody)
+                yield (rank, buffer, chunk if schedule.in_place else k), (chunk, everybody)
         elif kind == "all-gather":
             yield from (((rank, "output", c), (c, 1 << c // own)) for c in range(chunks))
         elif kind == "broadcast":
-            yield from (((rank, buffer, c), (c, 1 << strategy.root)) for c in range(chunks))
+            yield from (((rank, buffer, c), (c, 1 << schedule.root)) for c in range(chunks))
         elif kind == "all-to-all":
             for source in range(ranks):
                 for k in range(own):
@@ -538,10 +538,10 @@ def _results(strategy: CollectiveSchedule) -> Iterator[tuple[Where, Held]]:
 
 
 def _wrong(
-    strategy: CollectiveSchedule, number: int, move: ChunkMove, problem: str, remedy: str
+    schedule: CollectiveSchedule, number: int, move: ChunkMove, problem: str, remedy: str
 ) -> ScheduleError:
-    where = f"; {strategy.origins[number]}" if strategy.origins else ""
-    what = f"{strategy.name!r}: move {number} ({move.source} to {move.target}{where})"
+    where = f"; {schedule.origins[number]}" if schedule.origins else ""
+    what = f"{schedule.name!r}: move {number} ({move.source} to {move.target}{where})"
     return ScheduleError(f"{what}: {problem}", remedy)
 
 

@@ -1,4 +1,4 @@
-"""Strategies of usual shapes: rings, trees, everybody to everybody, halving and doubling."""
+"""Schedules of usual shapes: rings, trees, everybody to everybody, halving and doubling."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ring(order: Sequence[int], collective: Collective = "all-reduce") -> Collect
         collective: "all-reduce", "reduce-scatter" or "all-gather".
 
     Raises:
-        StrategyError: the order does not name every rank once, or rings do not do this collective.
+        ScheduleError: the order does not name every rank once, or rings do not do this collective.
     """
     _check_permutation(order)
     if collective not in ("all-reduce", "reduce-scatter", "all-gather"):
@@ -75,7 +75,7 @@ def trees(
         collective: "all-reduce", or "broadcast" or "reduce" by trees of one root.
 
     Raises:
-        StrategyError: one of them is no tree of all ranks, or trees do not do this collective.
+        ScheduleError: one of them is no tree of all ranks, or trees do not do this collective.
     """
     if collective not in ("all-reduce", "broadcast", "reduce"):
         raise ScheduleError(f"trees do no {collective}", "use a ring or all_pairs")
@@ -117,7 +117,7 @@ def chain(order: Sequence[int]) -> list[int]:
     """The parents of a tree in which each rank has the one before it.
 
     Raises:
-        StrategyError: the order does not name every rank once.
+        ScheduleError: the order does not name every rank once.
     """
     _check_permutation(order)
     parents = [-1] * len(order)
@@ -145,7 +145,7 @@ def double_tree(order: Sequence[int]) -> list[list[int]]:
         order: the ranks, neighbours in the network one after the other.
 
     Raises:
-        StrategyError: the order does not name every rank once.
+        ScheduleError: the order does not name every rank once.
     """
     _check_permutation(order)
     count = len(order)
@@ -167,7 +167,7 @@ def all_pairs(ranks: int, collective: Collective = "all-reduce") -> CollectiveSc
     """Everybody sends to everybody, and nothing is sent on.
 
     Raises:
-        StrategyError: there is no rank, or everybody is not needed for this collective.
+        ScheduleError: there is no rank, or everybody is not needed for this collective.
     """
     if ranks < 1:
         raise ScheduleError(f"{ranks} ranks", "give at least one")
@@ -193,7 +193,7 @@ def halving_doubling(ranks: int) -> CollectiveSchedule:
     """An all-reduce in which partners twice as near exchange half as much each time, and then the other way round.
 
     Raises:
-        StrategyError: the number of ranks is no power of two.
+        ScheduleError: the number of ranks is no power of two.
     """
     if ranks < 1 or ranks & (ranks - 1):
         raise ScheduleError(f"{ranks} ranks are no power of two", "use a ring or trees")
@@ -255,11 +255,11 @@ def _from_root(parents: Sequence[int]) -> list[int]:
     return order
 
 
-# A strategy among whom only some give: the others relay, and get the result all the same.
+# A schedule among whom only some give: the others relay, and get the result all the same.
 
 
 def relayed(
-    strategy: CollectiveSchedule, active: Collection[int], takers: Collection[int] | None = None
+    schedule: CollectiveSchedule, active: Collection[int], takers: Collection[int] | None = None
 ) -> CollectiveSchedule:
     """An all-reduce of what the active ranks give, along the same ways.
 
@@ -275,20 +275,20 @@ def relayed(
     Raises:
         ScheduleError: it is no all-reduce, or nobody is active.
     """
-    if strategy.collective != "all-reduce":
-        raise ScheduleError(f"{strategy.name!r} is a {strategy.collective}", "only all-reduces are relayed")
-    givers = sorted({rank for rank in active if 0 <= rank < strategy.ranks})
-    wanted = range(strategy.ranks) if takers is None else sorted(set(takers))
+    if schedule.collective != "all-reduce":
+        raise ScheduleError(f"{schedule.name!r} is a {schedule.collective}", "only all-reduces are relayed")
+    givers = sorted({rank for rank in active if 0 <= rank < schedule.ranks})
+    wanted = range(schedule.ranks) if takers is None else sorted(set(takers))
     if not givers:
-        raise ScheduleError(f"{strategy.name!r}: nobody is active", "name at least one rank")
-    if len(givers) == len(wanted) == strategy.ranks:
-        return strategy
-    full = {ChunkPlace(rank, "input", chunk) for rank in givers for chunk in range(strategy.chunks)}
-    made = [one for move in strategy.moves for one in _made(move, full)]
-    buffer: Buffer = "input" if strategy.in_place else "output"
-    needed = {ChunkPlace(rank, buffer, chunk) for rank in wanted for chunk in range(strategy.chunks)}
+        raise ScheduleError(f"{schedule.name!r}: nobody is active", "name at least one rank")
+    if len(givers) == len(wanted) == schedule.ranks:
+        return schedule
+    full = {ChunkPlace(rank, "input", chunk) for rank in givers for chunk in range(schedule.chunks)}
+    made = [one for move in schedule.moves for one in _made(move, full)]
+    buffer: Buffer = "input" if schedule.in_place else "output"
+    needed = {ChunkPlace(rank, buffer, chunk) for rank in wanted for chunk in range(schedule.chunks)}
     moves = tuple(reversed([move for move in reversed(made) if _is_needed(move, needed)]))
-    found = msgspec.structs.replace(strategy, name=f"{strategy.name} of {len(givers)} ranks", moves=moves)
+    found = msgspec.structs.replace(schedule, name=f"{schedule.name} of {len(givers)} ranks", moves=moves)
     check_result(found, givers, wanted)
     return found
 

@@ -1,9 +1,9 @@
-"""How long a strategy takes on a placement, and what no strategy can do faster.
+"""How long a schedule takes on a placement, and what no schedule can do faster.
 
 Every chunk goes in pieces, and every piece of every move is a flow over the links between its two ranks, then lands.
-Both wait for what moves wait for (`core.strategy.Waits`), piece by piece, so that a piece is sent on while the
+Both wait for what moves wait for (`core.collective.schedule.Waits`), piece by piece, so that a piece is sent on while the
 next one comes. One rank sends another one piece at a time, earlier ones first; different pairs share links fairly,
-but for those that are held back (`core.strategy.Pace`).
+but for those that are held back (`core.collective.schedule.Pace`).
 Adding up takes no time.
 """
 
@@ -31,12 +31,12 @@ __all__ = [
     "bounds",
     "domains",
     "least_time",
-    "strategy_seconds",
-    "strategy_seconds_in_pieces",
+    "schedule_seconds",
+    "schedule_seconds_in_pieces",
 ]
 
 
-# What no strategy does faster, and the parts of a network that decide it.
+# What no schedule does faster, and the parts of a network that decide it.
 
 SAME = 1e-9
 _NEVER = (math.inf, -math.inf)
@@ -136,7 +136,7 @@ def least_time(whole: Domain, trees: int = 0, from_s: float = 0.0) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a collective takes at least on a placement, whatever the strategy.
+    """What a collective takes at least on a placement, whatever the schedule.
 
     Attributes:
         cut_s: what has to cross the narrowest link, of a host or of a domain.
@@ -207,8 +207,8 @@ TASKS_MAX = 1 << 19
 each task takes the longer to execute: then it is as many fewer as the cube of their number."""
 
 
-def strategy_seconds(
-    strategy: CollectiveSchedule,
+def schedule_seconds(
+    schedule: CollectiveSchedule,
     size_bytes: float,
     place: RankPlaces,
     *,
@@ -222,22 +222,22 @@ def strategy_seconds(
         size_bytes: of the whole data: what `CollectiveSchedule.chunks` divide.
         latency_s: of a message between hosts, after its last byte was sent; None for the topology's.
         local_s: of a message within a host.
-        pieces_max: so many pieces of a chunk are executed at most; None for 256, and fewer of large strategies. What
+        pieces_max: so many pieces of a chunk are executed at most; None for 256, and fewer of large schedules. What
             other numbers take follows from this one and half of it: the time to fill a pipeline is inverse to the number
             of pieces.
 
     Raises:
-        StrategyError: the strategy is for another number of ranks.
+        ScheduleError: the schedule is for another number of ranks.
         InputError: bytes over a link that has no bandwidth.
     """
-    chunk_bytes = [strategy.chunk_bytes]
-    return strategy_seconds_in_pieces(
-        strategy, size_bytes, place, chunk_bytes, latency_s=latency_s, local_s=local_s, pieces_max=pieces_max
+    chunk_bytes = [schedule.chunk_bytes]
+    return schedule_seconds_in_pieces(
+        schedule, size_bytes, place, chunk_bytes, latency_s=latency_s, local_s=local_s, pieces_max=pieces_max
     )[0]
 
 
-def strategy_seconds_in_pieces(
-    strategy: CollectiveSchedule,
+def schedule_seconds_in_pieces(
+    schedule: CollectiveSchedule,
     size_bytes: float,
     place: RankPlaces,
     chunk_bytes: Iterable[int],
@@ -249,20 +249,20 @@ def strategy_seconds_in_pieces(
     """The same for pieces of several sizes, each number of pieces executed once.
 
     Args:
-        chunk_bytes: `CollectiveSchedule.chunk_bytes` of each; the strategy's own is not looked at.
+        chunk_bytes: `CollectiveSchedule.chunk_bytes` of each; the schedule's own is not looked at.
     """
-    strategy.check_ranks(place.ranks)
+    schedule.check_ranks(place.ranks)
     late = place.latency_s if latency_s is None else latency_s
-    weights = np.array(strategy.weights or [1.0 / strategy.chunks] * strategy.chunks)
+    weights = np.array(schedule.weights or [1.0 / schedule.chunks] * schedule.chunks)
     sizes = size_bytes * weights
     pieces = [
-        max(1, math.ceil(float(sizes.max()) / (each or unsaid_bytes(strategy)))) for each in chunk_bytes
+        max(1, math.ceil(float(sizes.max()) / (each or unsaid_bytes(schedule)))) for each in chunk_bytes
     ]
-    if max(pieces) == 1 and (found := rounds_seconds(strategy, size_bytes, place, late, local_s)) is not None:
+    if max(pieces) == 1 and (found := rounds_seconds(schedule, size_bytes, place, late, local_s)) is not None:
         return [found] * len(pieces)
-    columns = _Columns(strategy, sizes, place, late, local_s)
+    columns = _Columns(schedule, sizes, place, late, local_s)
     if pieces_max is None:
-        affordable = TASKS_MAX // max(1, 2 * len(strategy.moves) * strategy.chunks**3)
+        affordable = TASKS_MAX // max(1, 2 * len(schedule.moves) * schedule.chunks**3)
         pieces_max = min(PIECES_MAX, max(PIECES_LEAST, affordable))
     many = max(2, min(pieces_max, max(pieces)))
     half = many // 2
@@ -288,32 +288,32 @@ class _Columns:
 
     def __init__(
         self,
-        strategy: CollectiveSchedule,
+        schedule: CollectiveSchedule,
         sizes: NDArray[np.float64],
         place: RankPlaces,
         latency_s: float,
         local_s: float,
     ) -> None:
         """Move m is sent by task 2 m of a piece, and lands by the next one."""
-        moves = len(strategy.moves)
+        moves = len(schedule.moves)
         roads = Roads(place)
         self.own = np.zeros((moves, 2))
         self.late = np.zeros((moves, 2))
         self.most = np.full((moves, 2), math.inf)
-        paces = {(pace.source, pace.target): pace.bytes_per_s for pace in strategy.paces}
+        paces = {(pace.source, pace.target): pace.bytes_per_s for pace in schedule.paces}
         self.lane = np.full((moves, 2), -1)
         lanes: dict[tuple[int, int, int], int] = {}
         crosses = list[tuple[int, int]]()
-        for number, move in enumerate(strategy.moves):
+        for number, move in enumerate(schedule.moves):
             source, target = move.source.rank, move.target.rank
             if move.is_sent:
                 crosses.extend((2 * number, link) for link in roads.between(source, target))
                 self.lane[number, 0] = lanes.setdefault((source, target, move.channel), len(lanes))
                 self.most[number, 0] = paces.get((source, target), math.inf)
-                self.own[number, 0] = sum(sizes[at.index % strategy.chunks] for at in move.sources())
+                self.own[number, 0] = sum(sizes[at.index % schedule.chunks] for at in move.sources())
                 apart = place.host_of[source] != place.host_of[target]
                 self.late[number, 1] = latency_s if apart else local_s
-        self.crosses, self.waits = _pairs(crosses), _pairs(_waiting(strategy))
+        self.crosses, self.waits = _pairs(crosses), _pairs(_waiting(schedule))
         self.lanes, self.bytes_per_s = len(lanes), roads.bytes_per_s
 
     @property
@@ -342,9 +342,9 @@ class _Columns:
         )
 
 
-def _waiting(strategy: CollectiveSchedule) -> Iterator[tuple[int, int]]:
+def _waiting(schedule: CollectiveSchedule) -> Iterator[tuple[int, int]]:
     """Pairs of tasks of one piece of which the first waits for the second."""
-    for number, waits in enumerate(strategy.waits):
+    for number, waits in enumerate(schedule.waits):
         sent, landed = 2 * number, 2 * number + 1
         yield landed, sent
         yield from ((sent, 2 * one + 1) for one in waits.to_send)

@@ -100,7 +100,7 @@ class Library:
         source: where the constants come from.
         threads: of one rank that communicate.
         preemptive: whether a collective can pause another one.
-        by_strategies: whether it carries out strategies (`core.strategy`) that it is given.
+        by_schedules: whether it carries out schedules (`core.collective.schedule`) that it is given.
         chooses: among its variants by itself, so that what was measured is of whichever it took.
     """
 
@@ -110,7 +110,7 @@ class Library:
     source: str
     threads: int = 1
     preemptive: bool = False
-    by_strategies: bool = False
+    by_schedules: bool = False
     chooses: bool = False
 
 
@@ -313,7 +313,7 @@ HEMIOLA = Library(
 GROUP = Library(
     name="hemiola",
     at_once=1,
-    by_strategies=True,
+    by_schedules=True,
     variants={
         "all-reduce": (_framed(algorithm("all-reduce", "ring"), _HEMIOLA_STEP_S),),
         "reduce-scatter": (_framed(algorithm("reduce-scatter", "ring"), _HEMIOLA_STEP_S),),

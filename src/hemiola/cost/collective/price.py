@@ -1,7 +1,7 @@
-"""A strategy as a `Cost`: what it loads and how long it takes beside that, so that it can share links with others.
+"""A schedule as a `Cost`: what it loads and how long it takes beside that, so that it can share links with others.
 
 Loads are exact: each move's share of the data over the links between its two ranks. The latency is what remains of
-the strategy's executed time (`cost.strategy_time`) beyond the busiest link's: hops, and filling the pipeline. So its
+the schedule's executed time (`cost.collective.duration`) beyond the busiest link's: hops, and filling the pipeline. So its
 cost alone is its executed time, and what other flows do to it follows from the loads.
 """
 
@@ -16,40 +16,40 @@ from functools import cached_property
 from hemiola.core.collective.schedule import Collective, CollectiveSchedule
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import Hardware
-from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.cost.collective.duration import schedule_seconds
 from hemiola.cost.collective.library import GROUP, Cost, Library, measurement
 from hemiola.cost.collective.rounds import Roads, unsaid_bytes
 from hemiola.cost.places import RankPlaces
 
-__all__ = ["FITTED", "Choose", "Fitting", "both_ways", "busy_seconds", "given_strategy", "strategy_cost"]
+__all__ = ["FITTED", "Choose", "Fitting", "both_ways", "busy_seconds", "given_schedule", "schedule_cost"]
 
 FITTED: tuple[Collective, ...] = ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce")
-"""Collectives that go by strategies; an all-to-all goes directly."""
+"""Collectives that go by schedules; an all-to-all goes directly."""
 
 Choose = Callable[[Collective, float], CollectiveSchedule | None]
-"""Which strategy a collective of so many bytes, rooted in rank 0 if at all, goes by; None for the usual way."""
+"""Which schedule a collective of so many bytes, rooted in rank 0 if at all, goes by; None for the usual way."""
 Fitting = Callable[[RankPlaces], Choose]
-"""How strategies are chosen for ranks on hosts."""
+"""How schedules are chosen for ranks on hosts."""
 
 
-def given_strategy(strategy: CollectiveSchedule) -> Fitting:
+def given_schedule(schedule: CollectiveSchedule) -> Fitting:
     """This one for its collective; others go the usual way."""
 
     def fitting(place: RankPlaces) -> Choose:
-        strategy.check_ranks(place.ranks)
-        return lambda collective, size_bytes: strategy if collective == strategy.collective else None
+        schedule.check_ranks(place.ranks)
+        return lambda collective, size_bytes: schedule if collective == schedule.collective else None
 
     return fitting
 
 
-def strategy_cost(
-    strategy: CollectiveSchedule,
+def schedule_cost(
+    schedule: CollectiveSchedule,
     size_bytes: float,
     place: RankPlaces,
     library: Library = GROUP,
     hardware: Hardware | None = None,
 ) -> Cost:
-    """What a strategy needs on a placement.
+    """What a schedule needs on a placement.
 
     Args:
         size_bytes: of the whole data: what `CollectiveSchedule.chunks` divide.
@@ -57,23 +57,23 @@ def strategy_cost(
         hardware: whose measurements go before the library's constants.
 
     Raises:
-        InputError: the library carries out no strategies, or bytes over a link that has no bandwidth.
-        StrategyError: the strategy is for another number of ranks.
+        InputError: the library carries out no schedules, or bytes over a link that has no bandwidth.
+        ScheduleError: the schedule is for another number of ranks.
     """
-    if not library.by_strategies:
+    if not library.by_schedules:
         raise InputError(
-            f"{library.name} chooses its own algorithms, and cannot be given a strategy",
+            f"{library.name} chooses its own algorithms, and cannot be given a schedule",
             "ask about Hemiola's process group (cost.collectives.GROUP)",
         )
-    strategy.check_ranks(place.ranks)
+    schedule.check_ranks(place.ranks)
     variants = library.variants
-    variant = variants.get(strategy.collective, variants["all-reduce"])[0]
-    measured = measurement(hardware, library, variant, strategy.collective, place)
+    variant = variants.get(schedule.collective, variants["all-reduce"])[0]
+    measured = measurement(hardware, library, variant, schedule.collective, place)
     local_s = measured.alpha_s if measured else variant.local_s
     network_s = local_s + place.latency_s if measured else max(variant.network_s, place.latency_s)
-    traffic, data_share = _Traffic(strategy, place), variant.data_share(place)
+    traffic, data_share = _Traffic(schedule, place), variant.data_share(place)
     cost = Cost(
-        algorithm=_named(strategy),
+        algorithm=_named(schedule),
         latency_s=0.0,
         loads=tuple((link, share * size_bytes / data_share) for link, share in traffic.loads),
         sent_bytes=traffic.busiest * size_bytes,
@@ -86,7 +86,7 @@ def strategy_cost(
         latency_spread=measured.alpha_spread if measured else 0.0,
     )
     usable = _usable(place, data_share, cost.rate_max_bytes_per_s)
-    seconds = strategy_seconds(strategy, size_bytes, usable, latency_s=network_s, local_s=local_s)
+    seconds = schedule_seconds(schedule, size_bytes, usable, latency_s=network_s, local_s=local_s)
     return replace(cost, latency_s=variant.start_s + max(0.0, seconds - cost.seconds(place)))
 
 
@@ -109,11 +109,11 @@ def both_ways(costs: Sequence[Cost], links: int) -> list[Cost]:
     ]
 
 
-def busy_seconds(strategy: CollectiveSchedule, place: RankPlaces) -> list[float]:
+def busy_seconds(schedule: CollectiveSchedule, place: RankPlaces) -> list[float]:
     """For how long each link between hosts is busy in its busier direction, for a byte of the data."""
     links = len(place.links)
     found = [0.0] * links
-    for link, share in _Traffic(strategy, place).loads:
+    for link, share in _Traffic(schedule, place).loads:
         found[link % links] = max(found[link % links], share)
     return [
         share / link.bytes_per_s for share, link in zip(found, place.links, strict=True) if not link.inner
@@ -124,21 +124,21 @@ def busy_seconds(strategy: CollectiveSchedule, place: RankPlaces) -> list[float]
 class _Traffic:
     """What is sent, relative to the data."""
 
-    strategy: CollectiveSchedule
+    schedule: CollectiveSchedule
     place: RankPlaces
 
     @cached_property
     def between(self) -> dict[tuple[int, int], float]:
         """By sender and receiver."""
-        strategy = self.strategy
-        if not strategy.weights:
-            sent = strategy.traffic().chunks_between
-            return {pair: chunks / strategy.chunks for pair, chunks in sent.items()}
+        schedule = self.schedule
+        if not schedule.weights:
+            sent = schedule.traffic().chunks_between
+            return {pair: chunks / schedule.chunks for pair, chunks in sent.items()}
         found: Counter[tuple[int, int]] = Counter()
-        for move in strategy.moves:
+        for move in schedule.moves:
             if move.is_sent:
                 found[move.source.rank, move.target.rank] += sum(  # type: ignore[assignment]
-                    strategy.weights[at.index % strategy.chunks] for at in move.sources()
+                    schedule.weights[at.index % schedule.chunks] for at in move.sources()
                 )
         return dict(found)
 
@@ -176,13 +176,13 @@ class _Traffic:
 
     def messages(self, size_bytes: float) -> float:
         """That the busiest rank sends, or receives."""
-        strategy = self.strategy
-        weights = strategy.weights or (1 / strategy.chunks,) * strategy.chunks
-        piece_bytes = strategy.chunk_bytes or unsaid_bytes(strategy)
+        schedule = self.schedule
+        weights = schedule.weights or (1 / schedule.chunks,) * schedule.chunks
+        piece_bytes = schedule.chunk_bytes or unsaid_bytes(schedule)
         found: Counter[tuple[int, bool]] = Counter()
-        for move in strategy.moves:
+        for move in schedule.moves:
             if move.is_sent:
-                chunk_bytes = max(weights[at.index % strategy.chunks] for at in move.sources()) * size_bytes
+                chunk_bytes = max(weights[at.index % schedule.chunks] for at in move.sources()) * size_bytes
                 pieces = max(1, math.ceil(chunk_bytes / piece_bytes))
                 found[move.source.rank, True] += pieces
                 found[move.target.rank, False] += pieces
@@ -203,8 +203,8 @@ def _usable(place: RankPlaces, data_share: float, rate_max_bytes_per_s: float) -
     return replace(place, links=links)
 
 
-def _named(strategy: CollectiveSchedule) -> str:
+def _named(schedule: CollectiveSchedule) -> str:
     """As it is shown: a ring of many ranks has a long name."""
     return (
-        strategy.name if len(strategy.name) <= 32 else f"{strategy.source or 'strategy'} of {strategy.ranks}"
+        schedule.name if len(schedule.name) <= 32 else f"{schedule.source or 'schedule'} of {schedule.ranks}"
     )

@@ -77,7 +77,7 @@ Floats = NDArray[np.float64]
 
 
 def rounds_seconds(
-    strategy: CollectiveSchedule,
+    schedule: CollectiveSchedule,
     size_bytes: float,
     place: RankPlaces,
     latency_s: float,
@@ -87,35 +87,35 @@ def rounds_seconds(
     """The time of a large ring, or of a large halving and doubling; None for anything else.
 
     Args:
-        chunks_max: that are sent in a strategy that is not large.
+        chunks_max: that are sent in a schedule that is not large.
     """
-    if strategy.weights or strategy.paces or sum(move.count for move in strategy.moves) <= chunks_max:
+    if schedule.weights or schedule.paces or sum(move.count for move in schedule.moves) <= chunks_max:
         return None
-    order = ring_order(strategy)
+    order = ring_order(schedule)
     if order:
-        return ring_seconds(order, size_bytes, place, latency_s, len(strategy.moves) // len(order), local_s)
-    if _is_halving_doubling(strategy):
+        return ring_seconds(order, size_bytes, place, latency_s, len(schedule.moves) // len(order), local_s)
+    if _is_halving_doubling(schedule):
         return halving_doubling_seconds(size_bytes, place, latency_s, local_s)
     return None
 
 
-def unsaid_bytes(strategy: CollectiveSchedule) -> float:
-    """So much of a chunk goes at a time where a strategy does not say it (`CollectiveSchedule.chunk_bytes`).
+def unsaid_bytes(schedule: CollectiveSchedule) -> float:
+    """So much of a chunk goes at a time where a schedule does not say it (`CollectiveSchedule.chunk_bytes`).
 
     By rings, and by halving and doubling, it is reckoned whole, as libraries' own ones are: their ranks send all the time.
     """
-    return math.inf if ring_order(strategy) or _is_halving_doubling(strategy) else PIECE_BYTES
+    return math.inf if ring_order(schedule) or _is_halving_doubling(schedule) else PIECE_BYTES
 
 
-def _is_halving_doubling(strategy: CollectiveSchedule) -> bool:
-    ranks = strategy.ranks
-    return ranks & (ranks - 1) == 0 and strategy.moves == halving_doubling(ranks).moves
+def _is_halving_doubling(schedule: CollectiveSchedule) -> bool:
+    ranks = schedule.ranks
+    return ranks & (ranks - 1) == 0 and schedule.moves == halving_doubling(ranks).moves
 
 
-def ring_order(strategy: CollectiveSchedule) -> list[int]:
-    """The ranks of a ring in its order; none where a strategy is no ring: each round, every rank sends the next one
+def ring_order(schedule: CollectiveSchedule) -> list[int]:
+    """The ranks of a ring in its order; none where a schedule is no ring: each round, every rank sends the next one
     a chunk, the one that came in the round before."""
-    count, moves = strategy.ranks, strategy.moves
+    count, moves = schedule.ranks, schedule.moves
     order = [move.source.rank for move in moves[:count]]
     if sorted(order) != list(range(count)) or len(moves) % count:
         return []

@@ -4,18 +4,18 @@ from hemiola.cost.parallelism.ddp import DDP, PLAIN_DDP, NoExchange, Planned, as
 from hemiola.cost.parallelism.fsdp import FSDP
 from hemiola.cost.parallelism.parallelism import Parallelism, Transfer
 from hemiola.cost.parallelism.parameter_server import ParameterServer
-from hemiola.cost.parallelism.parse import STRATEGIES, parse_strategy
+from hemiola.cost.parallelism.parse import PARALLELISMS, parse_parallelism
 
 __all__ = [
     "DDP",
     "FSDP",
+    "PARALLELISMS",
     "PLAIN_DDP",
-    "STRATEGIES",
     "NoExchange",
     "Parallelism",
     "ParameterServer",
     "Planned",
     "Transfer",
     "assign_buckets",
-    "parse_strategy",
+    "parse_parallelism",
 ]

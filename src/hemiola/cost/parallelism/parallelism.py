@@ -1,6 +1,6 @@
-"""What a synchronisation strategy is: which tensors a graph's ranks exchange, when each is ready and who needs it.
+"""What a parallelism is (data parallel, sharded, parameter servers): which tensors a graph's ranks exchange, when each is ready and who needs it.
 
-A strategy knows the graph's order, not time: how long a transfer takes is `collectives`', and when it
+A parallelism knows the graph's order, not time: how long a transfer takes is `collectives`', and when it
 happens the prediction's answer.
 """
 
@@ -35,7 +35,7 @@ class Transfer:
         pack_bytes, unpack_bytes: copied by the rank's own computation before it is sent, and after.
         follows: the transfer (index) that has to be complete on all ranks first; -1 for none.
         server: the parameter server it goes to or comes from; -1 for a collective.
-        priority: the lowest goes first and pauses others, where the strategy is preemptive.
+        priority: the lowest goes first and pauses others, where the parallelism is preemptive.
         algorithm: that it is to be done by; "" for the library's choice.
         completes: the parameters that can be updated once it is there, where that is the rank's work on arrival.
     """
@@ -79,7 +79,7 @@ class Parallelism(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """As it is written on the command line; `parse_strategy` reads it back."""
+        """As it is written on the command line; `parse_parallelism` reads it back."""
 
     @property
     def updates_on_arrival(self) -> bool:

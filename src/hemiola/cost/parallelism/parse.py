@@ -1,4 +1,4 @@
-"""A strategy from text: "ddp", "ddp:bucket=10MiB,view=yes", "fsdp:reshard=no", "ps:servers=2", "none"."""
+"""A parallelism from text: "ddp", "ddp:bucket=10MiB,view=yes", "fsdp:reshard=no", "ps:servers=2", "none"."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ from hemiola.cost.parallelism.fsdp import FSDP
 from hemiola.cost.parallelism.parallelism import Parallelism
 from hemiola.cost.parallelism.parameter_server import ParameterServer
 
-__all__ = ["STRATEGIES", "parse_strategy"]
+__all__ = ["PARALLELISMS", "parse_parallelism"]
 
 Field = tuple[str, Callable[[str], Any]]
 
 
-def parse_strategy(text: str) -> Parallelism:
-    """The strategy that a text names.
+def parse_parallelism(text: str) -> Parallelism:
+    """The parallelism that a text names.
 
     Raises:
-        InputError: an unknown strategy or option, an option twice, a value that cannot be.
+        InputError: an unknown parallelism or option, an option twice, a value that cannot be.
 
-    >>> parse_strategy("ddp:bucket=2MiB").limits
+    >>> parse_parallelism("ddp:bucket=2MiB").limits
     (2097152.0, 2097152.0)
     """
     name, _, rest = text.partition(":")
-    if name not in STRATEGIES:
-        raise InputError(f"unknown strategy {text!r}", f"use one of {', '.join(STRATEGIES)}")
-    make, known = STRATEGIES[name]
+    if name not in PARALLELISMS:
+        raise InputError(f"unknown parallelism {text!r}", f"use one of {', '.join(PARALLELISMS)}")
+    make, known = PARALLELISMS[name]
     values: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if key not in known or not equals:
             options = ", ".join(f"{option}=..." for option in known) or "none"
-            raise InputError(f"strategy {text!r}: {part!r} is no option of {name}", f"its options: {options}")
+            raise InputError(
+                f"parallelism {text!r}: {part!r} is no option of {name}", f"its options: {options}"
+            )
         field, read = known[key]
         if field in values:
-            raise InputError(f"strategy {text!r} gives {key} twice", "give it once")
+            raise InputError(f"parallelism {text!r} gives {key} twice", "give it once")
         values[field] = read(value)
     return make(**values)
 
@@ -66,7 +68,7 @@ def _paths(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split("+")))
 
 
-STRATEGIES: dict[str, tuple[Callable[..., Parallelism], dict[str, Field]]] = {
+PARALLELISMS: dict[str, tuple[Callable[..., Parallelism], dict[str, Field]]] = {
     "ddp": (
         DDP,
         {

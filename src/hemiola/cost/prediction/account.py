@@ -243,7 +243,7 @@ def step_name(setting: Setting, run: SteadyRun, number: int) -> str:
     step = run.steps[number]
     if step.kind != "compute":
         waited = step.waits or step.waits_before
-        verb = "update" if setting.strategy.updates_on_arrival else "copy"
+        verb = "update" if setting.parallelism.updates_on_arrival else "copy"
         return f"{verb} {setting.transfers[waited[0]].name}" if waited else step.kind
     if step.first == step.last:
         return "waiting for the last transfers"

@@ -2,7 +2,7 @@
 
 1. A rank's steps follow one another, and an iteration's first its predecessor's last.
 2. A collective starts when it is ready on all ranks and the library has a place for it: `at_once` of a
-   group run at once, in the order of issue; any number of those that go by strategies. Of these channels it gets
+   group run at once, in the order of issue; any number of those that go by schedules. Of these channels it gets
    the one that is free first where all have links and processor to themselves. It is one flow per kind of link
    load, after its latency.
 3. A push waits in its server's queue, as does a pull in the other direction; between them the server
@@ -129,7 +129,7 @@ class _Lowering:
         self.flows, bandwidth, self.sender_s = _flows(setting)
         self.cores = core_links(setting, self.ranks, len(bandwidth))
         self.bandwidth = [*bandwidth, *self.cores.capacities]
-        self.servers = getattr(setting.strategy, "servers", 0) if setting.transfers else 0
+        self.servers = getattr(setting.parallelism, "servers", 0) if setting.transfers else 0
         self.sent_after = {transfer: i for i, step in enumerate(steps) for transfer in step.sends}
         urgency = sorted(range(len(setting.transfers)), key=lambda i: setting.transfers[i].priority)
         self.turn = {transfer: turn for turn, transfer in enumerate(urgency)}
@@ -211,7 +211,7 @@ class _Lowering:
         if transfer.server >= 0:
             self._push(number, after)
             return
-        if self.setting.goes_by_strategy(transfer):
+        if self.setting.goes_by_schedule(transfer):
             self._transfer(number, after)
             return
         channel, before = self._channel()

@@ -4,7 +4,7 @@
 are not public), so everything below the idea is ours:
 
 1. every operation gets its time on the hardware (`cost.operations`);
-2. the strategy says what is exchanged, when it is ready and who needs it (`cost.strategies`);
+2. the parallelism says what is exchanged, when it is ready and who needs it (`cost.parallelism`);
 3. collectives become latencies and bytes on the placement's links (`cost.collectives`);
 4. all of it is executed for several iterations on shared links and cores (`sim.executor`);
 5. the steady iteration is read: its length, its parts, its critical path (`account`).
@@ -39,7 +39,7 @@ def predict(
     hardware: Hardware,
     topology: Topology,
     ranks: int,
-    strategy: Parallelism = PLAIN_DDP,
+    parallelism: Parallelism = PLAIN_DDP,
     *,
     placement: tuple[int, ...] | None = None,
     options: PredictionOptions = USUAL,
@@ -52,32 +52,32 @@ def predict(
         graph: one rank's iteration.
         hardware: what each rank computes on.
         topology: where the ranks are; each takes a GPU (a slot) of a host.
-        strategy: how they exchange.
+        parallelism: how they exchange.
         placement: ranks per host in order; None fills the hosts in order.
         options: overlap, straggling, symmetry, shared cores.
         seconds: of every operation, in place of the hardware's estimate (emulated computation).
-        plan: by which they exchange, in place of a strategy.
+        plan: by which they exchange, in place of `parallelism`.
 
     Raises:
-        GraphError: an empty graph, or one that the strategy cannot train.
+        GraphError: an empty graph, or one that the parallelism cannot train.
         InputError: more ranks than GPUs, a placement that does not fit.
         PlanError: the plan is not this graph's.
         TopologyError: a link without bandwidth.
         HardwareError: hardware that cannot be.
     """
     if plan is not None:
-        strategy = Planned(plan)
-    if isinstance(strategy, Planned) and strategy.plan.operation_order:
-        order = list(strategy.plan.verify(graph).operation_order)
+        parallelism = Planned(plan)
+    if isinstance(parallelism, Planned) and parallelism.plan.operation_order:
+        order = list(parallelism.plan.verify(graph).operation_order)
         graph, seconds = graph.reordered(order), None if seconds is None else seconds[order]
-        strategy = Planned(msgspec.structs.replace(strategy.plan, operation_order=()))
+        parallelism = Planned(msgspec.structs.replace(parallelism.plan, operation_order=()))
     if not len(graph.operations):
         raise GraphError(f"the graph {graph.name!r} has no operations", "capture it again")
     topology.check()
     hardware.check()
     place = place_ranks(topology, ranks, placement, hardware)
     estimates = estimate(graph, hardware) if seconds is None else exact(seconds)
-    setting = Setting(graph, hardware, place, strategy, estimates, options)
+    setting = Setting(graph, hardware, place, parallelism, estimates, options)
     expected = Scale(straggling(setting))
     run = run_steady(setting, expected)
     low_s, high_s = _interval(setting, expected, run.iteration_s)
@@ -105,7 +105,7 @@ def _read(setting: Setting, run: SteadyRun, low_s: float, high_s: float, straggl
         name=graph.name,
         hardware=setting.hardware.name,
         topology=place.topology.name,
-        strategy=setting.strategy.label,
+        parallelism=setting.parallelism.label,
         ranks=place.ranks,
         hosts=len(place.counts),
         iteration_s=run.iteration_s,
@@ -120,10 +120,10 @@ def _read(setting: Setting, run: SteadyRun, low_s: float, high_s: float, straggl
         links=links,
         shape=account.link_shape(setting, run, links[0].name if links else ""),
         flop_per_s=graph.flop / length_s,
-        memory_bytes=setting.strategy.memory_bytes(graph, place.ranks),
+        memory_bytes=setting.parallelism.memory_bytes(graph, place.ranks),
         samples_per_s=graph.samples * place.ranks / length_s,
         straggling_s=straggling_s,
-        strategies=setting.strategy_uses,
+        schedules=setting.schedule_uses,
         notes=notes,
         _setting=setting,
         _run=run,

@@ -29,12 +29,12 @@ from hemiola.cost.collective.price import Fitting, both_ways
 from hemiola.cost.operations import EVIDENCE, operation_seconds
 from hemiola.cost.parallelism import Parallelism, Transfer
 from hemiola.cost.places import RankPlaces
-from hemiola.cost.prediction.by_strategies import (
+from hemiola.cost.prediction.by_schedules import (
     Alike,
     alike,
-    check_strategies,
-    costs_by_strategies,
-    strategy_uses,
+    check_schedules,
+    costs_by_schedules,
+    schedule_uses,
 )
 from hemiola.cost.prediction.value import ScheduleUse
 
@@ -145,8 +145,8 @@ class PredictionOptions:
         cores: processor cores that all ranks share, where the hosts are really one machine; None where each
             host has the hardware's.
         library: the collective library; None for PyTorch's choice (gloo on processors, NCCL on GPUs).
-        strategies: how strategies for large collectives are chosen, as a process group "hemiola" does with
-            HEMIOLA_STRATEGY (`plan.collectives.planner.fitted_to`, `cost.strategy_cost.given_strategy`); None for
+        schedules: how schedules for large collectives are chosen, as a process group "hemiola" does with
+            HEMIOLA_STRATEGY (`plan.collective.planner.fitted_to`, `cost.collective.price.given_schedule`); None for
             the library's usual way.
         confidence: share of cases that the interval is to hold.
     """
@@ -156,7 +156,7 @@ class PredictionOptions:
     symmetric: bool = True
     cores: float | None = None
     library: Library | None = None
-    strategies: Fitting | None = None
+    schedules: Fitting | None = None
     confidence: float = 0.9
 
     def __post_init__(self) -> None:
@@ -172,17 +172,17 @@ USUAL = PredictionOptions()
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """One graph on one placement with one strategy.
+    """One graph on one placement with one parallelism.
 
     Attributes:
-        graph, hardware, place, strategy, options: as given.
+        graph, hardware, place, parallelism, options: as given.
         estimates: of each operation on this hardware.
     """
 
     graph: Graph
     hardware: Hardware
     place: RankPlaces
-    strategy: Parallelism
+    parallelism: Parallelism
     estimates: OperationEstimates
     options: PredictionOptions = USUAL
 
@@ -195,23 +195,23 @@ class Setting:
             )
         if not (np.isfinite(seconds) & (seconds >= 0)).all():
             raise GraphError("seconds has an entry that is no number of 0 or more", "estimate it again")
-        if self.options.strategies is not None:
-            check_strategies(self.library, self.strategy)
+        if self.options.schedules is not None:
+            check_schedules(self.library, self.parallelism)
 
     @cached_property
     def library(self) -> Library:
         """The collective library."""
-        return self.options.library or LIBRARIES.get(self.strategy.library) or library_of(self.hardware)
+        return self.options.library or LIBRARIES.get(self.parallelism.library) or library_of(self.hardware)
 
     @property
     def preemptive(self) -> bool:
-        """Whether transfers pause each other: the strategy asks for it, and the library can."""
-        return self.strategy.preemptive and self.library.preemptive
+        """Whether transfers pause each other: the parallelism asks for it, and the library can."""
+        return self.parallelism.preemptive and self.library.preemptive
 
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """What is exchanged, in the order of issue."""
-        found = self.strategy.transfers(self.graph, self.place.ranks, self.hardware.kind)
+        found = self.parallelism.transfers(self.graph, self.place.ranks, self.hardware.kind)
         return found if self.options.overlap else tuple(self._at_once(transfer) for transfer in found)
 
     def _at_once(self, transfer: Transfer) -> Transfer:
@@ -238,27 +238,27 @@ class Setting:
 
     @cached_property
     def _fitted(self) -> dict[Alike, Cost]:
-        """Of transfers that go by strategies."""
-        fitting = self.options.strategies
+        """Of transfers that go by schedules."""
+        fitting = self.options.schedules
         if fitting is None:
             return {}
-        return costs_by_strategies(self.transfers, fitting, self.place, self.library, self.hardware)
+        return costs_by_schedules(self.transfers, fitting, self.place, self.library, self.hardware)
 
-    def goes_by_strategy(self, transfer: Transfer) -> bool:
+    def goes_by_schedule(self, transfer: Transfer) -> bool:
         """Whether it does."""
         return alike(transfer) in self._fitted
 
     @cached_property
-    def strategy_uses(self) -> tuple[ScheduleUse, ...]:
-        """How collectives go where strategies are asked for, beside the usual way."""
-        if self.options.strategies is None:
+    def schedule_uses(self) -> tuple[ScheduleUse, ...]:
+        """How collectives go where schedules are asked for, beside the usual way."""
+        if self.options.schedules is None:
             return ()
-        return strategy_uses(self.transfers, self._fitted, self._usual, self.place)
+        return schedule_uses(self.transfers, self._fitted, self._usual, self.place)
 
     @cached_property
     def compute_s(self) -> NDArray[np.float64]:
         """Seconds that a rank computes per operation: of the optimizer only its share."""
-        share = self.strategy.optimizer_share(self.place.ranks)
+        share = self.parallelism.optimizer_share(self.place.ranks)
         seconds = self.estimates.seconds
         if share == 1:
             return seconds
@@ -293,7 +293,7 @@ class Setting:
     def arrival_s(self, transfer: Transfer) -> tuple[float, float]:
         """What a rank does with a transfer that has arrived: copies it, and applies it where that is its own work."""
         copied_s = self.copy_s(transfer.unpack_bytes)
-        if not self.strategy.updates_on_arrival:
+        if not self.parallelism.updates_on_arrival:
             return copied_s, 0.0
         return copied_s, float(self.update_s[list(transfer.completes)].sum())
 
@@ -315,7 +315,7 @@ class Setting:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, and what a reader should know before relying on the number."""
         found = []
-        memory, sharing = self.strategy.memory_bytes(self.graph, self.place.ranks), self._sharing_memory
+        memory, sharing = self.parallelism.memory_bytes(self.graph, self.place.ranks), self._sharing_memory
         if memory * sharing > self.hardware.memory_bytes:
             each = "per rank" if sharing == 1 else f"for each of {sharing} ranks"
             found.append(

@@ -72,7 +72,7 @@ def predicted_timeline(
         iterations=Iterations.from_rows((i, 0, ends[0, i], ends[1, i]) for i in range(len(ranks))),
         predicted=True,
         facts={
-            "strategy": setting.strategy.label,
+            "strategy": setting.parallelism.label,
             "topology": setting.place.topology.name,
             "hardware": setting.hardware.name,
             "ranks": setting.place.ranks,

@@ -62,22 +62,22 @@ class TransferUse(msgspec.Struct, frozen=True):
     exposed_s: float
 
 
-class ScheduleUse(msgspec.Struct, frozen=True):
+class ScheduleUse(msgspec.Struct, frozen=True, rename={"schedule": "strategy"}):
     """How collectives of one kind and size go, beside the usual way.
 
     Attributes:
         collective, size_bytes: which.
         count: per iteration.
-        strategy: by which; "" for the usual way.
+        schedule: by which; "" for the usual way. Files call it "strategy".
         seconds: of one, with idle links and processors.
-        usual: the library's algorithm without strategies.
+        usual: the library's algorithm without schedules.
         usual_s: of one by it, likewise.
     """
 
     collective: str
     size_bytes: float
     count: int
-    strategy: str
+    schedule: str
     seconds: float
     usual: str
     usual_s: float
@@ -118,7 +118,7 @@ class Prediction:
 
     Attributes:
         name: the graph's.
-        hardware, topology, strategy: what was asked about.
+        hardware, topology, parallelism: what was asked about.
         ranks, hosts: how many.
         iteration_s: expected, in the steady state.
         low_s, high_s: interval that holds `confidence` of cases, by the spreads of operations, of whole
@@ -136,14 +136,14 @@ class Prediction:
         memory_bytes: of one rank.
         samples_per_s: of all ranks; 0 where the graph does not say how many an iteration takes.
         straggling_s: how much of the expected iteration is waiting for the slowest of the ranks.
-        strategies: how collectives go, where strategies were asked for; else none.
+        schedules: how collectives go, where schedules were asked for; else none.
         notes: what was assumed.
     """
 
     name: str
     hardware: str
     topology: str
-    strategy: str
+    parallelism: str
     ranks: int
     hosts: int
     iteration_s: float
@@ -161,7 +161,7 @@ class Prediction:
     memory_bytes: float
     samples_per_s: float
     straggling_s: float
-    strategies: tuple[ScheduleUse, ...]
+    schedules: tuple[ScheduleUse, ...]
     notes: tuple[str, ...]
     _setting: Setting
     _run: SteadyRun

@@ -1,1 +1,1 @@
-"""Strategies for the network that is there: trees that load each link as it can bear, rings, and the choice."""
+"""Schedules for the network that is there: trees that load each link as it can bear, rings, and the choice."""

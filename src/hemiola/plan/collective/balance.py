@@ -2,7 +2,7 @@
 
 Every rank is the middle of a star, in which the others send it their part and get the sum back. A middle of the
 share w of M bytes among N ranks sends, and receives, M (1 + (N - 2) w), and all of them together 2 (N - 1) M: so
-shares that give every link its time meet the bound max(M / min B, 2 (N - 1) M / sum B) that holds for any strategy
+shares that give every link its time meet the bound max(M / min B, 2 (N - 1) M / sum B) that holds for any schedule
 (specification, 3.1). Nobody passes anything on. What comes to a rank therefore shows what its link takes, while
 there is much for it: at the beginning, when everybody has its own to send; and all the time, if its link is the
 slowest. So each collective tells the shares of the next one.

@@ -1,4 +1,4 @@
-"""What users of NCCL take along: the order of ranks, settings of the tuner plugin, a strategy as XML, and how to use them.
+"""What users of NCCL take along: the order of ranks, settings of the tuner plugin, a schedule as XML, and how to use them.
 
 Only texts are made here, by their file's name. NCCL's side was read in its sources (2.27 to 2.30), MSCCL's in RCCL's and
 in microsoft/msccl's README; nothing of it was run on a GPU, and the texts say so.
@@ -13,7 +13,7 @@ from hemiola.core.collective.schedule import Collective
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
 from hemiola.core.units import format_bytes, format_duration
-from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.cost.collective.duration import schedule_seconds
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.plan.collective.nccl import (
     GAIN,
@@ -34,7 +34,7 @@ __all__ = ["NAMES", "NcclAdvice", "advise_nccl"]
 NAMES = ("README.txt", "hosts.txt", "hostfile", "slurm-hostfile", "tuner.csv", "nccl.env", "strategy.xml")
 _LARGEST = (1 << 63) - 1
 _SMALLER = 4
-"""A strategy is used for collectives down to this part of what it was made for."""
+"""A schedule is used for collectives down to this part of what it was made for."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class NcclAdvice:
         place: with hosts in the new order, along which ranks are numbered.
         order: how it was found.
         ranges: for which sizes another choice than NCCL's own is better.
-        found: the strategy, on `place`: without paces, which XML does not have.
+        found: the schedule, on `place`: without paces, which XML does not have.
         equal: the same with equal chunks, as XML has it.
         equal_s: what it takes then.
-        xml: the document; "" where the strategy is the ring, which NCCL has itself.
+        xml: the document; "" where the schedule is the ring, which NCCL has itself.
         beyond: which limits of MSCCL it exceeds.
     """
 
@@ -74,7 +74,7 @@ class NcclAdvice:
 
     @property
     def rounding_loss(self) -> float:
-        """The share by which equal chunks make the strategy slower."""
+        """The share by which equal chunks make the schedule slower."""
         return self.equal_s / self.found.chosen.seconds - 1 if self.found.chosen.seconds else 0.0
 
     def files(self) -> dict[str, str]:
@@ -100,7 +100,7 @@ def advise_nccl(
 
     Raises:
         InputError: ranks that cannot be placed, one rank, or a link without bandwidth.
-        StrategyError: an all-to-all.
+        ScheduleError: an all-to-all.
     """
     before = place_ranks(topology, ranks, placement)
     if ranks < 2:
@@ -108,12 +108,12 @@ def advise_nccl(
     order = nccl_order(before, size_bytes)
     place = reordered(before, order.order)
     found = synthesise(place, size_bytes, collective, paces=False)
-    equal = equal_chunks(found.chosen.strategy)
+    equal = equal_chunks(found.chosen.schedule)
     seconds = found.chosen.seconds
     if equal.excess:
-        seconds = strategy_seconds(equal.strategy, size_bytes, place)
+        seconds = schedule_seconds(equal.schedule, size_bytes, place)
     usual = found.chosen is found.usual
-    xml = "" if usual else msccl_text(equal.strategy, int(size_bytes) // _SMALLER)
+    xml = "" if usual else msccl_text(equal.schedule, int(size_bytes) // _SMALLER)
     ranges = tuple(nccl_choices(NcclTimes(place)))
     return NcclAdvice(
         place, order, ranges, found, equal, seconds, xml, tuple(beyond_limits(xml)) if xml else ()
@@ -123,7 +123,7 @@ def advise_nccl(
 def tuner_csv(ranges: Sequence[Range], nodes: int, ranks: int) -> str:
     """The configuration of NCCL's example tuner plugin: the first line that fits, and that NCCL can do, is taken."""
     lines = [
-        "# Written by hemiola strategy --nccl. For NCCL's example tuner plugin; README.txt says how it has to be built.",
+        "# Written by hemiola collective --nccl. For NCCL's example tuner plugin; README.txt says how it has to be built.",
         "# collective,least bytes,most bytes,algorithm,protocol,channels (-1: NCCL's),nodes,ranks,operations,registered",
     ]
     if not ranges:
@@ -144,7 +144,7 @@ def tuner_csv(ranges: Sequence[Range], nodes: int, ranks: int) -> str:
 def environment(order: NcclOrder) -> str:
     """Variables for NCCL."""
     lines = [
-        "# Written by hemiola strategy --nccl. With the tuner plugin, give paths that all hosts have:",
+        "# Written by hemiola collective --nccl. With the tuner plugin, give paths that all hosts have:",
         "#NCCL_TUNER_PLUGIN=/path/libnccl-tuner-example.so",
         "#NCCL_TUNER_CONFIG_FILE=/path/tuner.csv",
     ]
@@ -220,14 +220,14 @@ A line with a protocol that NCCL cannot use there is passed over. nccl.env does 
 once. It leaves protocols and channels to NCCL: NVIDIA advises against NCCL_PROTO, and what links give says nothing of
 NCCL_MIN_NCHANNELS.
 
-3. The strategy (strategy.xml, strategy.json)
+3. The schedule (strategy.xml, strategy.json)
 
-{_strategy(advice)}
+{_schedule(advice)}
 """
 
 
 def _channels(advice: NcclAdvice) -> str:
-    count = 1 + max((move.channel for move in advice.equal.strategy.moves), default=0)
+    count = 1 + max((move.channel for move in advice.equal.schedule.moves), default=0)
     return f"{count} channel{'s' * (count > 1)}"
 
 
@@ -264,7 +264,7 @@ def _tuned(advice: NcclAdvice) -> str:
     )
 
 
-def _strategy(advice: NcclAdvice) -> str:
+def _schedule(advice: NcclAdvice) -> str:
     found, chosen = advice.found, advice.found.chosen
     if not advice.xml:
         return (
@@ -272,12 +272,12 @@ def _strategy(advice: NcclAdvice) -> str:
             "was tried is over a tenth faster:\nNCCL has the ring itself, and there are no such files."
         )
     lines = [
-        f"An all-reduce of {format_bytes(found.size_bytes)} by {chosen.strategy.name} takes {format_duration(chosen.seconds)}; no "
-        f"strategy takes less than {format_duration(found.bounds.seconds)}."
+        f"An all-reduce of {format_bytes(found.size_bytes)} by {chosen.schedule.name} takes {format_duration(chosen.seconds)}; no "
+        f"schedule takes less than {format_duration(found.bounds.seconds)}."
     ]
     if advice.equal.excess:
         lines.append(
-            f"MSCCL's chunks are equal: shares were rounded to {advice.equal.strategy.chunks} of them, which takes "
+            f"MSCCL's chunks are equal: shares were rounded to {advice.equal.schedule.chunks} of them, which takes "
             f"{format_duration(advice.equal_s)} ({advice.rounding_loss:+.1%})."
         )
     lines += [f"Beware: it has {one}." for one in advice.beyond]
@@ -295,6 +295,6 @@ NCCL itself does not read such files. These do, or did:
   microsoft/msccl (the first one, NVIDIA): MSCCL_XML_FILES=/path/strategy.xml NCCL_ALGO=MSCCL,RING,TREE
   MSCCL++ has another format (JSON) and does not read it.
 MSCCL goes by it in groups of {advice.place.ranks} ranks, for {format_bytes(advice.bytes_min)} and more, where the number of elements can be
-divided by {advice.equal.strategy.chunks} (its chunks), and the result lies where the input did (PyTorch's all_reduce); all else goes NCCL's way.
+divided by {advice.equal.schedule.chunks} (its chunks), and the result lies where the input did (PyTorch's all_reduce); all else goes NCCL's way.
 It uses {_channels(advice)}; where links are so fast that NCCL needs more of them, NCCL is faster.
 Hemiola's own process group takes the JSON: HEMIOLA_STRATEGY=strategy.json."""

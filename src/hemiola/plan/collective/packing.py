@@ -4,9 +4,9 @@ In a tree that carries w of the data up and down again, a host sends, and receiv
 way up or down of its own, one for each child. Degrees of trees are all whole numbers from 1 on with sum
 2 (N - 1). So several trees of shares w together can give each host any mean degree from 1 on with that sum, and
 hosts of bandwidth B_i finish M bytes in T as soon as degrees of at most B_i T / M do: no less than
-max(M / min B, 2 (N - 1) M / sum B), the bound that holds for any strategy (specification, 3.1).
+max(M / min B, 2 (N - 1) M / sum B), the bound that holds for any schedule (specification, 3.1).
 
-Behind uplinks the same holds of domains and their spare ends (`cost.strategy_bounds`), and for a few trees of equal
+Behind uplinks the same holds of domains and their spare ends (`cost.collective.duration`), and for a few trees of equal
 shares in whole numbers. So the least T for so many trees is known exactly; spare ends are then shared out from the
 network's root down, and joined from its leaves up (`joining`). Shares are equal because links are shared equally:
 what flows in proportion to its share is done at once everywhere. A host that has ends to give gives them in as few

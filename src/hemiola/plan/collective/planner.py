@@ -1,4 +1,4 @@
-"""Which strategy a job uses for a collective: planned once for every kind and size, on the hosts where its ranks are."""
+"""Which schedule a job uses for a collective: planned once for every kind and size, on the hosts where its ranks are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, Collective, 
 from hemiola.core.collective.shapes import binomial, ring, trees
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
-from hemiola.cost.collective.duration import strategy_seconds
+from hemiola.cost.collective.duration import schedule_seconds
 from hemiola.cost.collective.library import Variant, algorithm, variant_cost
 from hemiola.cost.network_fit import KEEP_RING
 from hemiola.cost.places import RankPlaces as Ranks
@@ -38,14 +38,14 @@ def size_class(size_bytes: float) -> int:
 def fitted_to(place: Ranks) -> Callable[[Collective, float], CollectiveSchedule | None]:
     """How a process group chooses among these ranks: planned once for every collective and class of sizes.
 
-    Predictions take it as `cost.prediction.Options.strategies`.
+    Predictions take it as `cost.prediction.Options.schedules`.
     """
     names = place.topology.hosts.names
     planner = Planner(place.topology, [names[place.counts[host][0]] for host in place.host_of])
 
     @cache
     def planned(collective: Collective, size_bytes: int) -> CollectiveSchedule | None:
-        return planner.strategy(collective, size_bytes)
+        return planner.schedule(collective, size_bytes)
 
     return lambda collective, size_bytes: planned(collective, size_class(size_bytes))
 
@@ -79,7 +79,7 @@ class Planner:
         self._at = sorted(range(len(hosts)), key=self._order.__getitem__)
         """The place of each rank."""
 
-    def strategy(
+    def schedule(
         self, collective: Collective, size_bytes: float, root: int = 0, keep: CollectiveSchedule | None = None
     ) -> CollectiveSchedule | None:
         """What to use; None for the usual way, in the order of ranks.
@@ -94,24 +94,24 @@ class Planner:
             return None  # whose part is whose would change with the places
         found = synthesise(self.place, size_bytes, collective, root=self._at[root])
         chosen, usual_s = found.chosen, found.usual.seconds
-        is_usual = chosen.strategy.source == "binomial"
+        is_usual = chosen.schedule.source == "binomial"
         # What synthesis calls the usual one may be another ring or tree than the group's.
-        if collective in ("all-gather", "reduce") or not in_order or chosen.strategy.source == "ring":
+        if collective in ("all-gather", "reduce") or not in_order or chosen.schedule.source == "ring":
             usual_s = usual_seconds(found, self.place, self._at)
             is_usual = usual_s <= chosen.seconds * (1 + KEEP_RING)
         if keep is not None:
             kept = keep if in_order else _relabelled(keep, self._at)
-            seconds = strategy_seconds(kept, size_bytes, self.place)
+            seconds = schedule_seconds(kept, size_bytes, self.place)
             if seconds <= (usual_s if is_usual else chosen.seconds) * (1 + KEEP_RING):
                 return keep
         if is_usual:
             return None
         _log.info("%s", _words(found, collective, usual_s))
-        return chosen.strategy if in_order else _relabelled(chosen.strategy, self._order)
+        return chosen.schedule if in_order else _relabelled(chosen.schedule, self._order)
 
 
 def usual_seconds(found: Synthesis, place: Ranks, at: Sequence[int]) -> float:
-    """How long a process group takes for what was found without a strategy (`run.group`), in seconds.
+    """How long a process group takes for what was found without a schedule (`run.group`), in seconds.
 
     What is gathered goes from everybody to everybody, a broadcast down a binomial tree in pieces of the size that is best
     there, other things round a ring: a reduction too, as an all-reduce of which only the root keeps the result.
@@ -119,33 +119,33 @@ def usual_seconds(found: Synthesis, place: Ranks, at: Sequence[int]) -> float:
     Args:
         at: the place of each rank: ring and tree go by the numbers of ranks.
     """
-    collective = found.chosen.strategy.collective
+    collective = found.chosen.schedule.collective
     if collective == "all-gather":
         return variant_cost(DIRECT, found.size_bytes, place).seconds(place)
     if collective == "broadcast":
-        tree = trees([binomial(place.ranks, at.index(found.chosen.strategy.root))], (), collective)
-        chunk_bytes = found.usual.strategy.chunk_bytes
+        tree = trees([binomial(place.ranks, at.index(found.chosen.schedule.root))], (), collective)
+        chunk_bytes = found.usual.schedule.chunk_bytes
         usual = _relabelled(msgspec.structs.replace(tree, chunk_bytes=chunk_bytes), at)
     else:
         usual = ring(at, "all-reduce" if collective == "reduce" else collective)
-    return strategy_seconds(usual, found.size_bytes, place)
+    return schedule_seconds(usual, found.size_bytes, place)
 
 
 def _words(found: Synthesis, collective: Collective, usual_s: float) -> str:
     return (
-        f"{collective} of {found.size_bytes / 1e6:.3g} MB: {found.chosen.strategy.name}, {found.chosen.seconds:.3g} s "
+        f"{collective} of {found.size_bytes / 1e6:.3g} MB: {found.chosen.schedule.name}, {found.chosen.seconds:.3g} s "
         f"predicted; the usual way {usual_s:.3g} s, at least {found.bounds.seconds:.3g} s"
     )
 
 
-def _relabelled(strategy: CollectiveSchedule, ranks: Sequence[int]) -> CollectiveSchedule:
+def _relabelled(schedule: CollectiveSchedule, ranks: Sequence[int]) -> CollectiveSchedule:
     """The same with these ranks in the places of 0, 1, ..."""
 
     def moved(place: ChunkPlace) -> ChunkPlace:
         return msgspec.structs.replace(place, rank=ranks[place.rank])
 
     moves = tuple(
-        ChunkMove(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in strategy.moves
+        ChunkMove(moved(m.source), moved(m.target), m.count, m.adds, m.channel) for m in schedule.moves
     )
-    paces = tuple(SendRate(ranks[p.source], ranks[p.target], p.bytes_per_s) for p in strategy.paces)
-    return msgspec.structs.replace(strategy, moves=moves, paces=paces, root=ranks[strategy.root]).verify()
+    paces = tuple(SendRate(ranks[p.source], ranks[p.target], p.bytes_per_s) for p in schedule.paces)
+    return msgspec.structs.replace(schedule, moves=moves, paces=paces, root=ranks[schedule.root]).verify()

@@ -1,4 +1,4 @@
-"""The best strategy found for a collective on a placement: candidates of known shapes, each priced, and a choice.
+"""The best schedule found for a collective on a placement: candidates of known shapes, each priced, and a choice.
 
 Candidates of an all-reduce: rings through the hosts of each domain one after the other, the packed trees
 (`packing`), stars that are held back where those are far from the bound (`balance.paced`), the double tree, and for small messages everybody to everybody and halving and doubling. A broadcast and a reduction go
@@ -26,14 +26,14 @@ from hemiola.core.collective.shapes import (
     trees,
 )
 from hemiola.core.errors import ScheduleError
-from hemiola.cost.collective.duration import Bounds, bounds, strategy_seconds_in_pieces
+from hemiola.cost.collective.duration import Bounds, bounds, schedule_seconds_in_pieces
 from hemiola.cost.collective.price import busy_seconds
 from hemiola.cost.network_fit import KEEP_RING
 from hemiola.cost.places import RankPlaces
 from hemiola.plan.collective.balance import RANKS, paced
 from hemiola.plan.collective.packing import TreePacking, packings
 
-__all__ = ["Candidate", "Synthesis", "synthesise", "tree_strategy"]
+__all__ = ["Candidate", "Synthesis", "synthesise", "tree_schedule"]
 
 BY_TREES: tuple[Collective, ...] = ("all-reduce", "broadcast", "reduce")
 """What trees do."""
@@ -60,14 +60,14 @@ PAIRS_MAX = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """One strategy.
+    """One schedule.
 
     Attributes:
-        strategy: proved right.
+        schedule: proved right.
         seconds: predicted.
     """
 
-    strategy: CollectiveSchedule
+    schedule: CollectiveSchedule
     seconds: float
 
 
@@ -80,7 +80,7 @@ class Synthesis:
         chosen: to be used.
         candidates: all, the fastest first.
         usual: the fastest ring; of a broadcast and a reduction, the binomial tree.
-        bounds: what no strategy is faster than, by bandwidth alone.
+        bounds: what no schedule is faster than, by bandwidth alone.
         packed_s: what trees reach if pieces are as small as can be and latency is nothing.
     """
 
@@ -107,19 +107,19 @@ def synthesise(
     keep_usual: float = KEEP_RING,
     paces: bool = True,
 ) -> Synthesis:
-    """Find a strategy for a collective of this size.
+    """Find a schedule for a collective of this size.
 
     Args:
         size_bytes: of the whole data: what a rank has before an all-reduce, and after an all-gather.
         collective: any but an all-to-all, in which nothing is gained by sending over others.
         root: of a broadcast or a reduction.
         latency_s: of a message between hosts; None for the topology's.
-        keep_usual: the share that another strategy has to gain over the usual one.
+        keep_usual: the share that another schedule has to gain over the usual one.
         paces: whether ranks may be held back, which MSCCL cannot.
 
     Raises:
         InputError: a link has no bandwidth.
-        StrategyError: an all-to-all.
+        ScheduleError: an all-to-all.
     """
 
     small = _small_pieces(place)
@@ -129,7 +129,7 @@ def synthesise(
         offered = (*small, *pieces) if pieces[0] else pieces
         sizes = [piece for piece in offered if piece in (0, pieces[0]) or piece < size_bytes]
         sizes.sort(reverse=True)
-        took = strategy_seconds_in_pieces(shape, size_bytes, place, sizes, latency_s=latency_s)
+        took = schedule_seconds_in_pieces(shape, size_bytes, place, sizes, latency_s=latency_s)
         least_s, worth = math.inf, []
         for piece, seconds in zip(sizes, took, strict=True):
             if seconds < least_s * (1 - WORTH):
@@ -150,9 +150,9 @@ def synthesise(
     if paces and far and collective == "all-reduce" and size_bytes > FEWEST_BYTES:
         found += [one for shape in _paced(place) for one in priced(shape, PIECES_BYTES)]
     found.sort(key=lambda candidate: candidate.seconds)
-    usual = next(c for c in found if c.strategy.source in USUAL)
+    usual = next(c for c in found if c.schedule.source in USUAL)
     chosen = _easiest(found, place) if usual.seconds > found[0].seconds * (1 + keep_usual) else usual
-    chosen.strategy.verify()
+    chosen.schedule.verify()
     return Synthesis(
         size_bytes, chosen, tuple(found), usual, bounds(collective, size_bytes, place),
         min(packing.seconds_per_byte for packing in packed) * size_bytes,
@@ -174,12 +174,12 @@ def _easiest(found: Sequence[Candidate], place: RankPlaces) -> Candidate:
     which four links of six are busy all the time, 0.76 s by several of which two are; predicted alike.)
     """
     near = [one for one in found if one.seconds <= found[0].seconds * (1 + NEAR)]
-    shapes = {one.strategy.name: one.strategy for one in near}
+    shapes = {one.schedule.name: one.schedule for one in near}
     always = {}
-    for name, strategy in shapes.items():
-        busy = busy_seconds(strategy, place)
+    for name, schedule in shapes.items():
+        busy = busy_seconds(schedule, place)
         always[name] = round(sum((seconds / max(busy)) ** STEEP for seconds in busy if seconds), 1)
-    return min(near, key=lambda one: (always[one.strategy.name], one.seconds))
+    return min(near, key=lambda one: (always[one.schedule.name], one.seconds))
 
 
 def _until_slower(groups: Iterable[list[Candidate]]) -> Iterator[Candidate]:
@@ -196,7 +196,7 @@ def _until_slower(groups: Iterable[list[Candidate]]) -> Iterator[Candidate]:
 def _usual(
     place: RankPlaces, collective: Collective, root: int
 ) -> Iterator[tuple[CollectiveSchedule, Sequence[int]]]:
-    """Strategies of known shapes, and in pieces of which sizes."""
+    """Schedules of known shapes, and in pieces of which sizes."""
     ranks, usual = place.ranks, (0,)
     few = ranks <= PAIRS_MAX
     if collective == "all-to-all":
@@ -223,11 +223,11 @@ def _packed(
     """By each packing that is faster than those of fewer trees, by bandwidth or with fewer hops, or has hosts do more alike."""
     least_s, fewest, evenest = math.inf, math.inf, math.inf
     for packing in packed:
-        strategy = tree_strategy(place, packing, collective, root)
-        hops, squares = strategy.traffic().hops, sum(degree**2 for degree in packing.degrees)
+        schedule = tree_schedule(place, packing, collective, root)
+        hops, squares = schedule.traffic().hops, sum(degree**2 for degree in packing.degrees)
         faster = packing.seconds_per_byte < least_s * (1 - GAIN)
         if faster or hops < fewest or squares < evenest * (1 - GAIN):
-            yield strategy
+            yield schedule
         least_s, fewest = min(least_s, packing.seconds_per_byte), min(fewest, hops)
         evenest = min(evenest, squares)
 
@@ -241,8 +241,8 @@ def _paced(place: RankPlaces) -> Iterator[CollectiveSchedule]:
         yield paced(rates)
 
 
-def _named(strategy: CollectiveSchedule, name: str) -> CollectiveSchedule:
-    return msgspec.structs.replace(strategy, name=name, source=name)
+def _named(schedule: CollectiveSchedule, name: str) -> CollectiveSchedule:
+    return msgspec.structs.replace(schedule, name=name, source=name)
 
 
 def _chain_order(place: RankPlaces, root: int) -> list[int]:
@@ -271,10 +271,10 @@ def _ring_order(place: RankPlaces) -> list[int]:
     return [rank for host in hosts for rank in ranks_of[host]]
 
 
-def tree_strategy(
+def tree_schedule(
     place: RankPlaces, packing: TreePacking, collective: Collective = "all-reduce", root: int = 0
 ) -> CollectiveSchedule:
-    """The packed trees as a strategy, within a host from its first rank to the others.
+    """The packed trees as a schedule, within a host from its first rank to the others.
 
     For an all-reduce each is rooted in its middle, and which rank of a host is first changes from tree to tree, so
     that all share the work.

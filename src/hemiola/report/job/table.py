@@ -276,7 +276,7 @@ def _headline(answer: Prediction) -> Text:
         if answer.high_s > answer.low_s
         else ""
     )
-    where = f"{_many(answer.ranks, 'rank')} on {_many(answer.hosts, 'host')} of {answer.topology}, {answer.hardware}, {answer.strategy}"
+    where = f"{_many(answer.ranks, 'rank')} on {_many(answer.hosts, 'host')} of {answer.topology}, {answer.hardware}, {answer.parallelism}"
     rate = f", {answer.samples_per_s:,.1f} samples/s" if answer.samples_per_s else ""
     whole = f"{answer.name}: {format_duration(answer.iteration_s)} per iteration"
     return Text.assemble((whole, "bold"), f"{interval}{rate}\n{where}")

@@ -1,1 +1,1 @@
-"""A network and what is sent over it, as people look at them: topologies, and strategies of collectives."""
+"""A network and what is sent over it, as people look at them: topologies, and schedules of collectives."""

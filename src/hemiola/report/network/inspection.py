@@ -1,4 +1,4 @@
-"""Shows a topology or a strategy wherever it is asked for: terminal, page, JSON."""
+"""Shows a topology or a schedule wherever it is asked for: terminal, page, JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hemiola.core.topology import Topology
 from hemiola.report.document import write_page
 from hemiola.report.network.figures import HostGroup, NetworkFigures, Rate, network_figures
 from hemiola.report.network.page import render_network
-from hemiola.report.network.schedule_page import render_strategy
-from hemiola.report.network.schedule_words import ScheduleFigures, ScheduleTable, strategy_figures
+from hemiola.report.network.schedule_page import render_schedule
+from hemiola.report.network.schedule_words import ScheduleFigures, ScheduleTable, schedule_figures
 from hemiola.report.network.words import NetworkTable
 from hemiola.trace.atomic import replacing
 from hemiola.trace.jobs.json_stream import JsonStream, decoding, looks_like_json, opened, read_all
 from hemiola.trace.msccl import read_msccl
-from hemiola.trace.struct_json import as_text, read_strategy
+from hemiola.trace.struct_json import as_text, read_schedule
 from hemiola.trace.topologies import GENERATORS, read_topology
 from hemiola.trace.topologies.native import read_native
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NETWORK_SCHEMA",
-    "STRATEGY_SCHEMA",
+    "SCHEDULE_FIGURES_SCHEMA",
     "network_as_json",
-    "read_any_strategy",
+    "read_any_schedule",
     "recognise",
-    "show_strategy",
+    "schedule_as_json",
+    "show_schedule",
     "show_topology",
-    "strategy_as_json",
 ]
 
 
-# A network's and a strategy's figures as JSON. What is not known, and what is unlimited, is null.
+# A network's and a schedule's figures as JSON. What is not known, and what is unlimited, is null.
 
 NETWORK_SCHEMA = "hemiola.network-inspection/1"
-STRATEGY_SCHEMA = "hemiola.strategy-inspection/1"
+SCHEDULE_FIGURES_SCHEMA = "hemiola.strategy-inspection/1"
 
 
 def write_json(value: dict[str, Any], path: Path) -> None:
@@ -112,16 +112,16 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def strategy_as_json(figures: ScheduleFigures) -> dict[str, Any]:
-    """A strategy's figures as plain values; what is sent as a multiple of the data."""
-    strategy = figures.strategy
+def schedule_as_json(figures: ScheduleFigures) -> dict[str, Any]:
+    """A schedule's figures as plain values; what is sent as a multiple of the data."""
+    schedule = figures.schedule
     value: dict[str, Any] = {
-        "schema": STRATEGY_SCHEMA,
+        "schema": SCHEDULE_FIGURES_SCHEMA,
         **{
-            name: getattr(strategy, name) for name in ("name", "collective", "ranks", "chunks", "chunk_bytes")
+            name: getattr(schedule, name) for name in ("name", "collective", "ranks", "chunks", "chunk_bytes")
         },
-        **{name: getattr(strategy, name) for name in ("weights", "in_place", "root", "source")},
-        "moves": len(strategy.moves),
+        **{name: getattr(schedule, name) for name in ("weights", "in_place", "root", "source")},
+        "moves": len(schedule.moves),
         "problem": figures.problem.what if figures.problem else None,
     }
     if figures.problem:
@@ -145,9 +145,9 @@ def strategy_as_json(figures: ScheduleFigures) -> dict[str, Any]:
     }
 
 
-# Tells topologies and strategies from other files, by their content, and reads them.
+# Tells topologies and schedules from other files, by their content, and reads them.
 
-Kind = Literal["topology", "strategy", ""]
+Kind = Literal["topology", "schedule", ""]
 
 _BEGIN = 1 << 16
 """Bytes in which a file has to say what it is."""
@@ -171,7 +171,7 @@ def recognise(path: Path) -> Kind:
             begin = stream.read(_BEGIN)
         if _TOML.search(begin):
             return "topology"
-        return "strategy" if _XML.match(begin) or _schema(path) == SCHEDULE_SCHEMA else ""
+        return "schedule" if _XML.match(begin) or _schema(path) == SCHEDULE_SCHEMA else ""
     except InputError:
         return ""
 
@@ -200,13 +200,13 @@ def topology_of(path: Path) -> Topology:
     return read_native(text, as_text(path))
 
 
-def read_any_strategy(path: Path) -> CollectiveSchedule:
-    """A strategy from Hemiola's JSON or MSCCL's XML; whether it is right is for `CollectiveSchedule.verify` to say.
+def read_any_schedule(path: Path) -> CollectiveSchedule:
+    """A schedule from Hemiola's JSON or MSCCL's XML; whether it is right is for `CollectiveSchedule.verify` to say.
 
     Raises:
-        InputError, StrategyError: as `read_strategy` and `read_msccl`.
+        InputError, ScheduleError: as `read_schedule` and `read_msccl`.
     """
-    return read_strategy(path) if looks_like_json(path) else read_msccl(path)
+    return read_schedule(path) if looks_like_json(path) else read_msccl(path)
 
 
 def show_topology(
@@ -222,10 +222,10 @@ def show_topology(
     console.print(NetworkTable(figures))
 
 
-def show_strategy(
+def show_schedule(
     path: Path, console: Console, *, report: Path | None, json: Path | None, title: str
 ) -> ScheduleError | None:
-    """Write a strategy's page and figures where that is asked for, and print it.
+    """Write a schedule's page and figures where that is asked for, and print it.
 
     Returns:
         Why it is not right, if it is not.
@@ -233,8 +233,8 @@ def show_strategy(
     Raises:
         HemiolaError: if it cannot be read, or a path cannot be written.
     """
-    figures = strategy_figures(read_any_strategy(path))
-    _write(report, lambda: render_strategy(figures, title), json, lambda: strategy_as_json(figures))
+    figures = schedule_figures(read_any_schedule(path))
+    _write(report, lambda: render_schedule(figures, title), json, lambda: schedule_as_json(figures))
     console.print(ScheduleTable(figures))
     return figures.problem
 

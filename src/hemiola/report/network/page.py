@@ -1,4 +1,4 @@
-"""A topology's or a strategy's page: a picture and tables in one file, without scripts."""
+"""A topology's or a schedule's page: a picture and tables in one file, without scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy's page: whether it is right, its trees, who sends how much to whom."""
+"""A schedule's page: whether it is right, its trees, who sends how much to whom."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hemiola.report.network.schedule_words import (
 )
 from hemiola.report.network.words import share_words
 
-__all__ = ["render_strategy"]
+__all__ = ["render_schedule"]
 
 
 # Who sends how much to whom, as a matrix: rows send, columns receive; the darker a cell, the more.
@@ -103,7 +103,7 @@ _WAYS = {
 }
 
 
-def render_strategy(figures: ScheduleFigures, title: str = "") -> str:
+def render_schedule(figures: ScheduleFigures, title: str = "") -> str:
     """The page as text."""
     heading = title or short_name(figures)
     if figures.problem:
@@ -139,9 +139,9 @@ def _numbers(figures: ScheduleFigures) -> list[tuple[str, str]]:
 
 def _trees(figures: ScheduleFigures) -> str:
     drawn = figures.trees[:MOST_TREES]
-    if not drawn or figures.strategy.ranks > MOST_RANKS:
+    if not drawn or figures.schedule.ranks > MOST_RANKS:
         return ""
-    ways = _WAYS[figures.strategy.collective]
+    ways = _WAYS[figures.schedule.collective]
     cards = [
         (is_wide(tree), _card(number, share_words(tree.share), ways, tree_picture(tree, number)))
         for number, tree in enumerate(drawn, 1)
@@ -158,7 +158,7 @@ def _card(number: int, share: str, ways: str, picture: str) -> str:
 
 
 def _matrix(figures: ScheduleFigures) -> str:
-    ranks = figures.strategy.ranks
+    ranks = figures.schedule.ranks
     text = "As multiples of the data, all moves together; the darker, the more."
     if ranks > CELLS:
         text += " Neighbouring ranks share a row and a column."

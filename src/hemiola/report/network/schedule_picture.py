@@ -1,4 +1,4 @@
-"""A tree of a strategy drawn: its root on top, or on the left where it is much deeper than wide."""
+"""A tree of a schedule drawn: its root on top, or on the left where it is much deeper than wide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hemiola.report.network.picture import text
 __all__ = ["MOST_RANKS", "RankTree", "is_wide", "shape", "tree_picture", "trees_of"]
 
 
-# The trees that a strategy's chunks go along, if that is what they do.
+# The trees that a schedule's chunks go along, if that is what they do.
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,26 @@ class RankTree:
         return self.parents.index(-1)
 
 
-def trees_of(strategy: CollectiveSchedule) -> tuple[RankTree, ...]:
+def trees_of(schedule: CollectiveSchedule) -> tuple[RankTree, ...]:
     """The trees of an all-reduce, a broadcast or a reduce, equal ones as one, the largest share first.
 
     () if some chunk's sums do not go up the tree that its result comes down, or a place holds first one chunk and
     then another.
     """
-    if strategy.collective not in ("all-reduce", "broadcast", "reduce") or strategy.ranks < 2:
+    if schedule.collective not in ("all-reduce", "broadcast", "reduce") or schedule.ranks < 2:
         return ()
-    moves: list[list[ChunkMove]] = [[] for _ in range(strategy.chunks)]
-    for move in strategy.moves:
+    moves: list[list[ChunkMove]] = [[] for _ in range(schedule.chunks)]
+    for move in schedule.moves:
         if (move.source.buffer, move.source.index) != (move.target.buffer, move.target.index):
             return ()
-        if move.source.buffer != "input" or move.source.index + move.count > strategy.chunks:
+        if move.source.buffer != "input" or move.source.index + move.count > schedule.chunks:
             return ()
         for chunk in range(move.source.index, move.source.index + move.count):
             moves[chunk].append(move)
-    weights = strategy.weights or (1 / strategy.chunks,) * strategy.chunks
+    weights = schedule.weights or (1 / schedule.chunks,) * schedule.chunks
     chunks: dict[tuple[int, ...], list[int]] = {}
     for chunk, mine in enumerate(moves):
-        parents = _parents(strategy, mine)
+        parents = _parents(schedule, mine)
         if not parents:
             return ()
         chunks.setdefault(parents, []).append(chunk)
@@ -62,7 +62,7 @@ def trees_of(strategy: CollectiveSchedule) -> tuple[RankTree, ...]:
     return tuple(sorted(found, key=lambda tree: (-tree.share, tree.chunks)))
 
 
-def _parents(strategy: CollectiveSchedule, moves: Iterable[ChunkMove]) -> tuple[int, ...]:
+def _parents(schedule: CollectiveSchedule, moves: Iterable[ChunkMove]) -> tuple[int, ...]:
     """Of one chunk; () if its moves are no tree, or its sums go another way than its result."""
     up: dict[int, int] = {}
     down: dict[int, int] = {}
@@ -74,11 +74,11 @@ def _parents(strategy: CollectiveSchedule, moves: Iterable[ChunkMove]) -> tuple[
         if child in ways:
             return ()
         ways[child] = parent
-    expected = {"all-reduce": [up, down], "broadcast": [down], "reduce": [up]}[strategy.collective]
+    expected = {"all-reduce": [up, down], "broadcast": [down], "reduce": [up]}[schedule.collective]
     first = expected[0]
-    if any(one != first for one in expected) or len(first) != strategy.ranks - 1:
+    if any(one != first for one in expected) or len(first) != schedule.ranks - 1:
         return ()
-    return tuple(first.get(rank, -1) for rank in range(strategy.ranks))
+    return tuple(first.get(rank, -1) for rank in range(schedule.ranks))
 
 
 MOST_RANKS = 256

@@ -1,4 +1,4 @@
-"""A strategy's figures in plain words, the same in the terminal and on the page."""
+"""A schedule's figures in plain words, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
     "multiple",
     "proof",
     "rank_rows",
+    "schedule_figures",
     "short_name",
-    "strategy_figures",
     "way_words",
 ]
 
 
-# What a strategy comes to: whether it is proved right, who sends how much to whom, which trees its chunks
+# What a schedule comes to: whether it is proved right, who sends how much to whom, which trees its chunks
 # go along.
 
 
@@ -53,10 +53,10 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class ScheduleFigures:
-    """A strategy's figures; of one that is not right, only what is wrong.
+    """A schedule's figures; of one that is not right, only what is wrong.
 
     Attributes:
-        strategy: of which.
+        schedule: of which.
         problem: why it is not right; None if it is proved right.
         hops: over the network one after the other, on the longest way.
         sent: moves over the network.
@@ -65,7 +65,7 @@ class ScheduleFigures:
         trees: that all chunks go along, the largest share first; () if some chunk's moves are no tree.
     """
 
-    strategy: CollectiveSchedule
+    schedule: CollectiveSchedule
     problem: ScheduleError | None
     hops: int = 0
     sent: int = 0
@@ -79,29 +79,29 @@ class ScheduleFigures:
         return max((max(group.sends, group.receives) for group in self.groups), default=0.0)
 
 
-def strategy_figures(strategy: CollectiveSchedule) -> ScheduleFigures:
-    """Prove a strategy and look at it."""
+def schedule_figures(schedule: CollectiveSchedule) -> ScheduleFigures:
+    """Prove a schedule and look at it."""
     try:
-        strategy.verify()
+        schedule.verify()
     except ScheduleError as problem:
-        return ScheduleFigures(strategy, problem)
+        return ScheduleFigures(schedule, problem)
     between: Counter[tuple[int, int]] = Counter()
     shares: dict[tuple[int, int], float] = {}
-    for move in strategy.moves:
+    for move in schedule.moves:
         if move.is_sent:
             pair = move.source.rank, move.target.rank
             between[pair] += 1
-            shares[pair] = shares.get(pair, 0.0) + _share(strategy, move)
+            shares[pair] = shares.get(pair, 0.0) + _share(schedule, move)
     return ScheduleFigures(
-        strategy, None, strategy.traffic().hops, between.total(), shares, _groups(strategy.ranks, shares), trees_of(strategy)
+        schedule, None, schedule.traffic().hops, between.total(), shares, _groups(schedule.ranks, shares), trees_of(schedule)
     )  # fmt: skip
 
 
-def _share(strategy: CollectiveSchedule, move: ChunkMove) -> float:
+def _share(schedule: CollectiveSchedule, move: ChunkMove) -> float:
     """Of the data in one move; weights are only allowed where a place's index is its chunk's."""
-    if not strategy.weights:
-        return move.count / strategy.chunks
-    return sum(strategy.weights[move.source.index : move.source.index + move.count])
+    if not schedule.weights:
+        return move.count / schedule.chunks
+    return sum(schedule.weights[move.source.index : move.source.index + move.count])
 
 
 def _groups(ranks: int, shares: dict[tuple[int, int], float]) -> tuple[RankGroup, ...]:
@@ -122,23 +122,23 @@ _LONGEST, _NAME = 44, 60
 
 
 def facts(figures: ScheduleFigures) -> list[str]:
-    """What the strategy is, in a few words."""
-    strategy = figures.strategy
-    rooted = f" of rank {strategy.root}" if strategy.collective in ("broadcast", "reduce") else ""
-    chunks = f"{strategy.chunks:,} chunk{'s' * (strategy.chunks > 1)}"
+    """What the schedule is, in a few words."""
+    schedule = figures.schedule
+    rooted = f" of rank {schedule.root}" if schedule.collective in ("broadcast", "reduce") else ""
+    chunks = f"{schedule.chunks:,} chunk{'s' * (schedule.chunks > 1)}"
     pieces = (
-        f"in pieces of {strategy.chunk_bytes / 1024:,.4g} KiB"
-        if strategy.chunk_bytes
+        f"in pieces of {schedule.chunk_bytes / 1024:,.4g} KiB"
+        if schedule.chunk_bytes
         else "pieces of no given size"
     )
     told = [
-        f"{strategy.collective}{rooted}",
-        f"{strategy.ranks:,} ranks",
-        f"{chunks}{_weights(strategy.weights)}",
+        f"{schedule.collective}{rooted}",
+        f"{schedule.ranks:,} ranks",
+        f"{chunks}{_weights(schedule.weights)}",
         pieces,
     ]
-    told.append("in place" if strategy.in_place else "from input to output")
-    return [*told, f"made by: {strategy.source}"] if strategy.source else told
+    told.append("in place" if schedule.in_place else "from input to output")
+    return [*told, f"made by: {schedule.source}"] if schedule.source else told
 
 
 def _weights(weights: Sequence[float]) -> str:
@@ -151,8 +151,8 @@ def _weights(weights: Sequence[float]) -> str:
 
 
 def short_name(figures: ScheduleFigures) -> str:
-    """The strategy's name; a long one, such as a ring's of many ranks, is cut."""
-    name = figures.strategy.name
+    """The schedule's name; a long one, such as a ring's of many ranks, is cut."""
+    name = figures.schedule.name
     return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
 
 
@@ -160,7 +160,7 @@ def proof(figures: ScheduleFigures) -> str:
     """Whether it is right."""
     if figures.problem:
         return f"Not right: {figures.problem.what}."
-    moves = len(figures.strategy.moves)
+    moves = len(figures.schedule.moves)
     return f"Proved right: after its {moves:,} move{'s' * (moves != 1)} every rank has its result, each contribution once."
 
 
@@ -194,7 +194,7 @@ def rank_rows(groups: Sequence[RankGroup]) -> tuple[tuple[str, ...], list[tuple[
     return ("", "each sends", "to so many", "each receives", "from so many"), rows
 
 
-# A strategy in the terminal: what it is, whether it is right, what each rank sends, along which trees.
+# A schedule in the terminal: what it is, whether it is right, what each rank sends, along which trees.
 
 
 class ScheduleTable:

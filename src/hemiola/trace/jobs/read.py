@@ -31,7 +31,7 @@ TIMELINE, PERFETTO, KINETO, EXECUTION, CHAKRA_JSON, CHAKRA_ET = (
 _LOOKED_FOR = (
     f"looked for: schema {JOB_TIMELINE_SCHEMA!r}; schema {JOB_PERFETTO_SCHEMA!r}; a list {KINETO_LIST!r} of events; "
     f"a schema with 'chakra' and a list {EXECUTION_LIST!r}; a list {CHAKRA_LIST!r}; protobuf messages with lengths; "
-    "of a network [[hosts]] in TOML; of a strategy its schema, or MSCCL's <algo>"
+    "of a network [[hosts]] in TOML; of a schedule its schema, or MSCCL's <algo>"
 )
 _ENDINGS = (".json", ".et", ".gz")
 _PART = "hemiola.record-part/"

@@ -1,4 +1,4 @@
-"""Strategies as MSCCL's XML, which MSCCL (microsoft/msccl, Azure/msccl) and RCCL until March 2026 execute on GPUs.
+"""Schedules as MSCCL's XML, which MSCCL (microsoft/msccl, Azure/msccl) and RCCL until March 2026 execute on GPUs.
 
 There, every GPU has thread blocks with at most one peer to send to and one to receive from; a block's steps follow
 each other, a step may wait for one of another block, and the k-th send between two ranks on a channel meets

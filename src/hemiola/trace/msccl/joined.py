@@ -167,7 +167,7 @@ class Joined:
         """Find an order, and pairs of nodes of which the second has to follow the first: one writes what both use.
 
         Raises:
-            StrategyError: nothing makes one of such two wait for the other.
+            ScheduleError: nothing makes one of such two wait for the other.
         """
         self._order = in_order([node.after for node in self._nodes])
         self._conflicts: list[tuple[int, int]] = []
@@ -215,7 +215,7 @@ class Joined:
         """Halves as one, in an order that what they read and write allows.
 
         Raises:
-            StrategyError: a place is written while what lies there is sent to where that comes from.
+            ScheduleError: a place is written while what lies there is sent to where that comes from.
         """
         move_of: dict[int, int] = {}
         moves: list[tuple[ChunkMove, str]] = []
@@ -274,11 +274,11 @@ def _scratch_used(steps: list[BlockStep]) -> Counter[int]:
     return used
 
 
-# A strategy whose chunks differ in size, with equal chunks, as MSCCL has them: a large one becomes
+# A schedule whose chunks differ in size, with equal chunks, as MSCCL has them: a large one becomes
 # several.
 
 CHUNKS_MAX = 64
-"""RCCL moves fewer than 72 at once, and MSCCL uses a strategy only for tensors whose elements it can divide into them."""
+"""RCCL moves fewer than 72 at once, and MSCCL uses a schedule only for tensors whose elements it can divide into them."""
 ENOUGH = 0.01
 
 
@@ -287,36 +287,36 @@ class Equal:
     """What was found.
 
     Attributes:
-        strategy: without weights.
+        schedule: without weights.
         excess: the share by which the data on a link grows at most: 0.02 where a chunk has 51 % instead of 50 %.
     """
 
-    strategy: CollectiveSchedule
+    schedule: CollectiveSchedule
     excess: float
 
 
-def equal_chunks(strategy: CollectiveSchedule, chunks_max: int = CHUNKS_MAX, enough: float = ENOUGH) -> Equal:
-    """The same strategy with equal chunks: the fewest that come near enough to its weights, and no more than allowed.
+def equal_chunks(schedule: CollectiveSchedule, chunks_max: int = CHUNKS_MAX, enough: float = ENOUGH) -> Equal:
+    """The same schedule with equal chunks: the fewest that come near enough to its weights, and no more than allowed.
 
     Args:
         enough: the excess that is near enough; where it cannot be reached, the least excess is taken.
 
     Raises:
-        StrategyError: chunks of different sizes that do not keep their places, or are more than allowed.
+        ScheduleError: chunks of different sizes that do not keep their places, or are more than allowed.
     """
-    if not strategy.weights:
-        return Equal(strategy, 0.0)
-    if strategy.collective not in ("all-reduce", "broadcast", "reduce") or not strategy.keeps_places:
+    if not schedule.weights:
+        return Equal(schedule, 0.0)
+    if schedule.collective not in ("all-reduce", "broadcast", "reduce") or not schedule.keeps_places:
         raise ScheduleError(
-            f"{strategy.name!r} has chunks of different sizes, whose places follow from their number",
+            f"{schedule.name!r} has chunks of different sizes, whose places follow from their number",
             "give each rank equal chunks",
         )
-    if strategy.chunks > chunks_max:
+    if schedule.chunks > chunks_max:
         raise ScheduleError(
-            f"{strategy.name!r} has {strategy.chunks} chunks of different sizes, more than {chunks_max}",
+            f"{schedule.name!r} has {schedule.chunks} chunks of different sizes, more than {chunks_max}",
             "use fewer trees",
         )
-    counts, excess = repeats(strategy.weights, chunks_max, enough)
+    counts, excess = repeats(schedule.weights, chunks_max, enough)
     start = [0, *accumulate(counts)]
 
     def place(old: ChunkPlace) -> ChunkPlace:
@@ -324,9 +324,9 @@ def equal_chunks(strategy: CollectiveSchedule, chunks_max: int = CHUNKS_MAX, eno
 
     moves = tuple(
         ChunkMove(place(m.source), place(m.target), start[m.source.index + m.count] - start[m.source.index], m.adds, m.channel)
-        for m in strategy.moves
+        for m in schedule.moves
     )  # fmt: skip
-    found = msgspec.structs.replace(strategy, chunks=start[-1], moves=moves, weights=())
+    found = msgspec.structs.replace(schedule, chunks=start[-1], moves=moves, weights=())
     return Equal(found.verify(), excess)
 
 

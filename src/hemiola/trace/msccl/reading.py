@@ -1,4 +1,4 @@
-"""From MSCCL's XML to a strategy, as MSCCL's readers and its interpreter take it."""
+"""From MSCCL's XML to a schedule, as MSCCL's readers and its interpreter take it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def read_msccl(path: Path) -> CollectiveSchedule:
 
     Raises:
         InputError: it is missing, or says what MSCCL does not know.
-        StrategyError: its steps wait for each other, or race.
+        ScheduleError: its steps wait for each other, or race.
     """
     return parse_msccl(read_bytes(path), str(path))
 
 
 def parse_msccl(text: str | bytes, name: str = "the text") -> CollectiveSchedule:
-    """The strategy that an XML document describes; whether it is right is for `CollectiveSchedule.verify` to say.
+    """The schedule that an XML document describes; whether it is right is for `CollectiveSchedule.verify` to say.
 
     Raises:
         InputError: it is no such document, contradicts itself, or is beyond all use; names the place.
-        StrategyError: its steps wait for each other, or two of them use a chunk in no certain order.
+        ScheduleError: its steps wait for each other, or two of them use a chunk in no certain order.
     """
     root = elements(text, name)
     if root.tag != "algo":
@@ -106,7 +106,7 @@ def _slots(root: ElementTree.Element, name: str) -> int:
 
 
 def _in_place(root: ElementTree.Element, name: str) -> bool:
-    """Whether results lie where inputs do. A document for both would be two strategies."""
+    """Whether results lie where inputs do. A document for both would be two schedules."""
     in_place = given(root, "inplace", name, 0, 1) or 0
     beside = given(root, "outofplace", name, 0, 1)
     if beside == in_place:

@@ -67,7 +67,7 @@ def check_progress(steps: Sequence[BlockStep], slots: int, name: str) -> None:
         slots: sends that fit into a link before one of them is received.
 
     Raises:
-        StrategyError: some wait for ever; names them, and for what.
+        ScheduleError: some wait for ever; names them, and for what.
     """
     stuck = _Blocks(steps, slots).run()
     if stuck:

@@ -1,4 +1,4 @@
-"""From a strategy to MSCCL's XML."""
+"""From a schedule to MSCCL's XML."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ATTRIBUTE_BYTES_MAX = 255
 _BYTES_MAX = 1 << 35
 
 
-def write_msccl(strategy: CollectiveSchedule, path: Path, bytes_min: int = 0) -> None:
+def write_msccl(schedule: CollectiveSchedule, path: Path, bytes_min: int = 0) -> None:
     """Write a file; see `msccl_text`.
 
     Raises:
         InputError: it cannot be written.
-        ScheduleError: MSCCL has no such strategies.
+        ScheduleError: MSCCL has no such schedules.
     """
-    text = msccl_text(strategy, bytes_min)
+    text = msccl_text(schedule, bytes_min)
     with replacing(path) as stream:
         stream.write(text.encode())
 
@@ -41,38 +41,38 @@ class _Block:
     steps: list[dict[str, str]] = field(default_factory=list)
 
 
-def msccl_text(strategy: CollectiveSchedule, bytes_min: int = 0) -> str:
-    """The XML document of a strategy.
+def msccl_text(schedule: CollectiveSchedule, bytes_min: int = 0) -> str:
+    """The XML document of a schedule.
 
     Args:
         bytes_min: collectives of fewer bytes do not go by it. Up to 32 GiB, others do.
 
     Raises:
-        StrategyError: its chunks are not equal, or it has a root other than rank 0, which MSCCL cannot say.
+        ScheduleError: its chunks are not equal, or it has a root other than rank 0, which MSCCL cannot say.
     """
-    if strategy.weights and max(strategy.weights) > min(strategy.weights) * (1 + 1e-9):
+    if schedule.weights and max(schedule.weights) > min(schedule.weights) * (1 + 1e-9):
         raise ScheduleError(
-            f"{strategy.name!r} has chunks of different sizes",
+            f"{schedule.name!r} has chunks of different sizes",
             "MSCCL's are equal: make them so with equal_chunks",
         )
-    if strategy.collective in ("broadcast", "reduce") and strategy.root:
+    if schedule.collective in ("broadcast", "reduce") and schedule.root:
         raise ScheduleError(
-            f"{strategy.name!r} has the root {strategy.root}",
+            f"{schedule.name!r} has the root {schedule.root}",
             "MSCCL's files do not name one: number ranks so that it is 0",
         )
-    gpus = [_Gpu(rank) for rank in range(strategy.ranks)]
-    for move in strategy.moves:
+    gpus = [_Gpu(rank) for rank in range(schedule.ranks)]
+    for move in schedule.moves:
         source, target = gpus[move.source.rank], gpus[move.target.rank]
         if not move.is_sent:
             source.add("re" if move.adds else "cpy", move, source.block(-1, -1, 0))
             continue
         source.add("s", move, source.block(move.target.rank, -1, move.channel))
         target.add("rrc" if move.adds else "r", move, target.block(-1, move.source.rank, move.channel))
-    channels = 1 + max((move.channel for move in strategy.moves), default=0)
+    channels = 1 + max((move.channel for move in schedule.moves), default=0)
     root = ElementTree.Element(
-        "algo", name=_kept(strategy.name), proto="Simple", nchannels=str(channels), nchunksperloop=str(strategy.chunks),
-        ngpus=str(strategy.ranks), coll=NAMES[strategy.collective], inplace=str(int(strategy.in_place)),
-        outofplace=str(int(not strategy.in_place)), minBytes=str(bytes_min), maxBytes=str(_BYTES_MAX),
+        "algo", name=_kept(schedule.name), proto="Simple", nchannels=str(channels), nchunksperloop=str(schedule.chunks),
+        ngpus=str(schedule.ranks), coll=NAMES[schedule.collective], inplace=str(int(schedule.in_place)),
+        outofplace=str(int(not schedule.in_place)), minBytes=str(bytes_min), maxBytes=str(_BYTES_MAX),
     )  # fmt: skip
     for gpu in gpus:
         gpu.write(root)

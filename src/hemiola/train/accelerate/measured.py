@@ -235,7 +235,7 @@ def advised(
     problem = problem_of(graph, seconds, links, ranks, cores, measured.noise)
     try:
         advice = make_plan(problem)
-        buckets = [(problem.predict_strategy(DDP(size)).iteration_s, size) for size in _BUCKETS_BYTES]
+        buckets = [(problem.predict_parallelism(DDP(size)).iteration_s, size) for size in _BUCKETS_BYTES]
         computing = max(0.0, 1 - advice.after.breakdown.exposed_s / advice.after.iteration_s)
         sending = max((link.busy for link in advice.after.links), default=0.0)
         mixed = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing, sending)

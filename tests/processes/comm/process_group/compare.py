@@ -211,7 +211,7 @@ def main(rank: int, ranks: int, file: str) -> None:
     assert single.tolist() == [1.0] * 3
     dist.barrier()
     dist.destroy_process_group()
-    used = f", by strategies: {', '.join(sorted(ours._fitted.used))}" if ours._fitted else ""
+    used = f", by schedules: {', '.join(sorted(ours._fitted.used))}" if ours._fitted else ""
     print(f"all the same{used}", flush=True)
 
 

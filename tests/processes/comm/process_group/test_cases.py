@@ -9,7 +9,7 @@ import pytest
 from ranks import run
 
 from hemiola.core.collective.shapes import ring
-from hemiola.trace.struct_json import write_strategy
+from hemiola.trace.struct_json import write_schedule
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -30,17 +30,17 @@ def test_what_cannot_be_averaged_raises_at_every_rank(ranks, tmp_path):
     assert case("no_averages", ranks, tmp_path) == {"raised"}
 
 
-@pytest.mark.parametrize("strategy", ["", "ring.json"])
-def test_what_there_is_not_for_a_type_raises_at_every_rank(strategy, tmp_path, monkeypatch):
-    write_strategy(ring([0, 1]), tmp_path / "ring.json")
-    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+@pytest.mark.parametrize("schedule", ["", "ring.json"])
+def test_what_there_is_not_for_a_type_raises_at_every_rank(schedule, tmp_path, monkeypatch):
+    write_schedule(ring([0, 1]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / schedule) if schedule else "")
     assert case("no_bits", 2, tmp_path) == {"raised"}
 
 
-@pytest.mark.parametrize("strategy", ["", "ring.json"])
-def test_what_has_not_a_part_for_each_rank_raises_at_every_rank(strategy, tmp_path, monkeypatch):
-    write_strategy(ring([0, 1, 2]), tmp_path / "ring.json")
-    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+@pytest.mark.parametrize("schedule", ["", "ring.json"])
+def test_what_has_not_a_part_for_each_rank_raises_at_every_rank(schedule, tmp_path, monkeypatch):
+    write_schedule(ring([0, 1, 2]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / schedule) if schedule else "")
     assert case("unequal", 3, tmp_path) == {"raised"}
 
 
@@ -49,26 +49,26 @@ def test_what_cannot_be_written_raises(ranks, tmp_path):
     assert case("unwritable", ranks, tmp_path) == {"raised"}
 
 
-@pytest.mark.parametrize(("strategy", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
-def test_ranks_may_be_in_inference_mode_or_not(strategy, late, tmp_path, monkeypatch):
-    write_strategy(msgspec.structs.replace(ring([1, 2, 0]), chunk_bytes=65536), tmp_path / "ring.json")
-    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+@pytest.mark.parametrize(("schedule", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
+def test_ranks_may_be_in_inference_mode_or_not(schedule, late, tmp_path, monkeypatch):
+    write_schedule(msgspec.structs.replace(ring([1, 2, 0]), chunk_bytes=65536), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / schedule) if schedule else "")
     monkeypatch.setenv("HEMIOLA_STRAGGLERS", late)
     assert case("inference", 3, tmp_path) == {"right"}
 
 
-@pytest.mark.parametrize(("strategy", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
-def test_a_rank_that_does_not_come_ends_all_waits_in_time(strategy, late, tmp_path, monkeypatch):
-    write_strategy(ring([0, 1]), tmp_path / "ring.json")
-    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+@pytest.mark.parametrize(("schedule", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
+def test_a_rank_that_does_not_come_ends_all_waits_in_time(schedule, late, tmp_path, monkeypatch):
+    write_schedule(ring([0, 1]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / schedule) if schedule else "")
     monkeypatch.setenv("HEMIOLA_STRAGGLERS", late)
     assert case("unanswered", 2, tmp_path) == {"raised"}
 
 
-@pytest.mark.parametrize(("strategy", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
-def test_who_leaves_ends_first_what_it_has_begun(strategy, late, tmp_path, monkeypatch):
-    write_strategy(ring([1, 2, 0]), tmp_path / "ring.json")
-    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / strategy) if strategy else "")
+@pytest.mark.parametrize(("schedule", "late"), [("", ""), ("ring.json", ""), ("", "relay")])
+def test_who_leaves_ends_first_what_it_has_begun(schedule, late, tmp_path, monkeypatch):
+    write_schedule(ring([1, 2, 0]), tmp_path / "ring.json")
+    monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / schedule) if schedule else "")
     monkeypatch.setenv("HEMIOLA_STRAGGLERS", late)
     assert case("leaving", 3, tmp_path) == {"right"}
 

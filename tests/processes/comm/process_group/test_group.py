@@ -14,7 +14,7 @@ from patience import patience
 from ranks import run, start
 
 from hemiola.core.collective.shapes import chain, ring, trees
-from hemiola.trace.struct_json import write_strategy
+from hemiola.trace.struct_json import write_schedule
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -62,17 +62,17 @@ uplink = "200mbit"
     ("topology", "used"),
     [(SLOW_HOST, "all-reduce, broadcast, reduce"), (RACKS, "all-gather, all-reduce, broadcast, reduce, reduce-scatter")],
 )  # fmt: skip
-def test_by_strategies_every_collective_gives_the_same(topology, used, tmp_path, monkeypatch):
+def test_by_schedules_every_collective_gives_the_same(topology, used, tmp_path, monkeypatch):
     (tmp_path / "network.toml").write_text(topology, encoding="utf-8")
     monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "network.toml"))
     said = run(HERE / "compare.py", 4, str(tmp_path / "meet"))
-    assert said == [f"all the same, by strategies: {used}"] * 4
+    assert said == [f"all the same, by schedules: {used}"] * 4
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_training_by_a_measured_strategy_gives_all_ranks_the_same_parameters(kind, tmp_path, monkeypatch):
+def test_training_by_a_measured_schedule_gives_all_ranks_the_same_parameters(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "ring.json"))
-    write_strategy(msgspec.structs.replace(ring([1, 2, 0]), chunk_bytes=4096), tmp_path / "ring.json")
+    write_schedule(msgspec.structs.replace(ring([1, 2, 0]), chunk_bytes=4096), tmp_path / "ring.json")
     ours = run(HERE / "train.py", 3, str(tmp_path / "ours"), "hemiola", kind)
     assert len(set(ours)) == 1
 
@@ -86,12 +86,12 @@ def test_training_by_a_measured_strategy_gives_all_ranks_the_same_parameters(kin
         ("other.toml", SLOW_HOST.replace("h[0-2]", "x[0-2]").replace('"h3"', '"x3"'), "has no host"),
     ],
 )
-def test_a_wrong_strategy_ends_every_rank_with_the_reason(name, content, problem, tmp_path, monkeypatch):
+def test_a_wrong_schedule_ends_every_rank_with_the_reason(name, content, problem, tmp_path, monkeypatch):
     path = tmp_path / name
     if content == "three":
-        write_strategy(ring([0, 1, 2]), path)
+        write_schedule(ring([0, 1, 2]), path)
     elif content == "wrong":
-        write_strategy(msgspec.structs.replace(ring([0, 1]), moves=ring([0, 1]).moves[:-1]), path)
+        write_schedule(msgspec.structs.replace(ring([0, 1]), moves=ring([0, 1]).moves[:-1]), path)
     elif content:
         path.write_text(content, encoding="utf-8")
     monkeypatch.setenv("HEMIOLA_STRATEGY", str(path))
@@ -101,9 +101,9 @@ def test_a_wrong_strategy_ends_every_rank_with_the_reason(name, content, problem
         assert process.returncode and problem in said, said[-2000:]
 
 
-@pytest.mark.parametrize("strategy", ["", "auto"])
-def test_nothing_is_left_of_a_group_that_was_left(strategy, tmp_path, monkeypatch):
-    monkeypatch.setenv("HEMIOLA_STRATEGY", strategy)
+@pytest.mark.parametrize("schedule", ["", "auto"])
+def test_nothing_is_left_of_a_group_that_was_left(schedule, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEMIOLA_STRATEGY", schedule)
     assert run(HERE / "leaves.py", 3, str(tmp_path / "meet")) == ["0 sockets and no threads left"] * 3
 
 
@@ -115,10 +115,10 @@ def test_training_on_two_ranks_is_gloos_to_the_bit(kind, tmp_path):
     assert ours[0] == ours[1]
 
 
-@pytest.mark.parametrize("strategy", ["", "auto"])
-def test_sums_that_begin_without_a_late_rank_are_the_same(strategy, tmp_path, monkeypatch):
+@pytest.mark.parametrize("schedule", ["", "auto"])
+def test_sums_that_begin_without_a_late_rank_are_the_same(schedule, tmp_path, monkeypatch):
     monkeypatch.setenv("HEMIOLA_STRAGGLERS", "relay")
-    monkeypatch.setenv("HEMIOLA_STRATEGY", strategy)
+    monkeypatch.setenv("HEMIOLA_STRATEGY", schedule)
     assert all(
         said.startswith("all the same") for said in run(HERE / "compare.py", 3, str(tmp_path / "meet"))
     )
@@ -158,10 +158,10 @@ def test_a_killed_rank_ends_the_others_collective_with_its_name_also_where_a_chi
     processes[1].communicate()
 
 
-@pytest.mark.parametrize("elements", [1, 1_000_000], ids=["small", "by a strategy"])
+@pytest.mark.parametrize("elements", [1, 1_000_000], ids=["small", "by a schedule"])
 def test_a_killed_rank_ends_a_collective_also_where_nobody_talks_to_it(tmp_path, monkeypatch, elements):
     monkeypatch.setenv("HEMIOLA_STRATEGY", str(tmp_path / "chain.json"))
-    write_strategy(trees([chain([0, 1, 2])]), tmp_path / "chain.json")
+    write_schedule(trees([chain([0, 1, 2])]), tmp_path / "chain.json")
     _last_one_is_lost(3, tmp_path, str(elements))
 
 

@@ -62,8 +62,8 @@ def test_a_store_that_forgets_nothing_is_enough() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["", "auto"])
-def test_process_groups_follow_one_another_on_one_store(strategy, tmp_path, monkeypatch):
-    monkeypatch.setenv("HEMIOLA_STRATEGY", strategy)
+@pytest.mark.parametrize("schedule", ["", "auto"])
+def test_process_groups_follow_one_another_on_one_store(schedule, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEMIOLA_STRATEGY", schedule)
     said = run(Path(__file__).with_name("cases.py"), 3, str(tmp_path / "meet"), "again_and_again")
     assert said == ["right"] * 3

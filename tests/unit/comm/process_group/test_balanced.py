@@ -78,7 +78,7 @@ def test_others_begin_when_the_first_rank_does_and_nobody_who_calls_waits() -> N
         assert all(torch.equal(flat, torch.full((200_000,), 3.0)) for flat in flats)
 
 
-def test_several_at_once_and_one_by_a_strategy_among_them_end_in_order() -> None:
+def test_several_at_once_and_one_by_a_schedule_among_them_end_in_order() -> None:
     with balancing(EQUAL) as ranks:
         flats = [[torch.full((100_000,), 1.0 + k) for k in range(4)] for _ in ranks]
         waiting = []
@@ -122,7 +122,7 @@ def test_a_word_that_leads_to_no_shares_is_told_to_who_calls(monkeypatch: pytest
     def nowhere(way: object) -> None:
         raise ValueError("no shares")
 
-    monkeypatch.setattr(module, "_strategy", nowhere)
+    monkeypatch.setattr(module, "_schedule", nowhere)
     with balancing(EQUAL) as ranks:
         for over, problems in [rank.start(torch.ones(200_000)) for rank in ranks]:
             assert over.wait(10)

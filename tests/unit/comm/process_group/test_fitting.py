@@ -1,4 +1,4 @@
-"""Strategies that the first rank chooses for all: one for each epoch, and nothing left of old ones."""
+"""Schedules that the first rank chooses for all: one for each epoch, and nothing left of old ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hemiola.core.collective.schedule import Collective, CollectiveSchedule
 from hemiola.core.collective.shapes import ring
 from hemiola.core.errors import InputError, TransportError
 from hemiola.trace.msccl import write_msccl
-from hemiola.trace.struct_json import write_strategy
+from hemiola.trace.struct_json import write_schedule
 
 SIZE = 1 << 20
 
@@ -41,8 +41,8 @@ def named(name: str) -> object:
     return plan
 
 
-def name_of(strategy: CollectiveSchedule | None) -> str:
-    return strategy.name if strategy else "usual"
+def name_of(schedule: CollectiveSchedule | None) -> str:
+    return schedule.name if schedule else "usual"
 
 
 def test_a_rank_goes_by_the_epoch_that_it_is_told() -> None:
@@ -88,12 +88,12 @@ def test_who_waits_for_the_word_of_a_first_rank_that_is_gone_is_told() -> None:
     with connected(2) as ends:
         other = _Measured(store, ends[1], [Peer("here", 1, ("here",))] * 2, 10.0)
         ends[0].close()
-        with pytest.raises(TransportError, match="rank 0, which chooses the strategies, is gone: "):
+        with pytest.raises(TransportError, match="rank 0, which chooses the schedules, is gone: "):
             other.choose("all-reduce", SIZE, 0)
 
 
 @pytest.mark.parametrize(
-    ("leaves", "told"), [(True, "rank 0, which chooses the strategies, "), (False, "the store ")]
+    ("leaves", "told"), [(True, "rank 0, which chooses the schedules, "), (False, "the store ")]
 )
 def test_who_waits_where_the_store_is_gone_is_told_whether_the_first_rank_is_too(
     leaves: bool, told: str, monkeypatch: pytest.MonkeyPatch
@@ -146,9 +146,9 @@ def test_a_group_that_is_not_opened_leaves_nothing_behind(monkeypatch: pytest.Mo
     assert transports() == before
 
 
-def test_a_strategys_file_is_known_by_its_names_end_in_capitals_too(tmp_path: Path) -> None:
+def test_a_schedules_file_is_known_by_its_names_end_in_capitals_too(tmp_path: Path) -> None:
     write_msccl(ring([0, 1]), tmp_path / "Fit.XML")
-    write_strategy(ring([0, 1]), tmp_path / "Fit.Json")
+    write_schedule(ring([0, 1]), tmp_path / "Fit.Json")
     for name in ("Fit.XML", "Fit.Json"):
         found = _given(str(tmp_path / name), 2, [])("all-reduce", SIZE, 0, None)
         assert name_of(found) == "ring 0-1"
@@ -174,7 +174,7 @@ def test_a_first_rank_that_is_slow_is_waited_for_in_every_store(
 def test_who_waits_for_a_word_that_does_not_come_is_told() -> None:
     store = dist.HashStore()
     store.set_timeout(timedelta(seconds=0.5))
-    with pytest.raises(TransportError, match="rank 0 chose no strategy within"):
+    with pytest.raises(TransportError, match="rank 0 chose no schedule within"):
         _Chosen(store, None).choose("all-reduce", SIZE, 0)
 
 

@@ -1,4 +1,4 @@
-"""Strategies carried out over real connections give what their collectives promise."""
+"""Schedules carried out over real connections give what their collectives promise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies_drawn import shapes
+from schedules_drawn import shapes
 
 from hemiola.comm.schedule_executor.runner import AT_ONCE, Runner
 from hemiola.comm.transport import Endpoint
@@ -75,45 +75,45 @@ def _add(own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def carried_out(
-    runners: list[Runner], strategy: CollectiveSchedule, inputs: list[torch.Tensor]
+    runners: list[Runner], schedule: CollectiveSchedule, inputs: list[torch.Tensor]
 ) -> list[torch.Tensor]:
     results = [_Result() for _ in runners]
     for runner, tensor, result in zip(runners, inputs, results, strict=True):
-        runner.start(strategy, tensor.clone(), _add, result.put, result.ended)
+        runner.start(schedule, tensor.clone(), _add, result.put, result.ended)
     return [result.get() for result in results]
 
 
-def wanted(strategy: CollectiveSchedule, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+def wanted(schedule: CollectiveSchedule, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
     """What every rank should have; None for anything."""
-    ranks, total = strategy.ranks, torch.stack(inputs).sum(0)
-    match strategy.collective:
+    ranks, total = schedule.ranks, torch.stack(inputs).sum(0)
+    match schedule.collective:
         case "all-reduce":
             return [total] * ranks
         case "reduce":
-            return [total if rank == strategy.root else None for rank in range(ranks)]
+            return [total if rank == schedule.root else None for rank in range(ranks)]
         case "broadcast":
-            return [inputs[strategy.root]] * ranks
+            return [inputs[schedule.root]] * ranks
         case "reduce-scatter":
             return list(total.view(ranks, -1))
         case "all-gather":
             return [torch.stack(inputs)] * ranks
         case "all-to-all":
             return [torch.stack([given.view(ranks, -1)[rank] for given in inputs]) for rank in range(ranks)]
-    raise AssertionError(strategy.collective)
+    raise AssertionError(schedule.collective)
 
 
 def check(
-    runners: list[Runner], strategy: CollectiveSchedule, elements: int, dtype: torch.dtype = torch.int64
+    runners: list[Runner], schedule: CollectiveSchedule, elements: int, dtype: torch.dtype = torch.int64
 ) -> None:
-    if strategy.collective in ("reduce-scatter", "all-to-all"):
-        elements *= strategy.ranks
+    if schedule.collective in ("reduce-scatter", "all-to-all"):
+        elements *= schedule.ranks
     inputs = [
-        torch.arange(elements, dtype=dtype) * (rank + 1) + 1000 * rank for rank in range(strategy.ranks)
+        torch.arange(elements, dtype=dtype) * (rank + 1) + 1000 * rank for rank in range(schedule.ranks)
     ]
-    found = carried_out(runners, strategy, inputs)
-    for own, right in zip(found, wanted(strategy, inputs), strict=True):
+    found = carried_out(runners, schedule, inputs)
+    for own, right in zip(found, wanted(schedule, inputs), strict=True):
         if right is not None:
-            assert torch.equal(own, right), strategy.name
+            assert torch.equal(own, right), schedule.name
 
 
 @given(st.data())
@@ -122,11 +122,11 @@ def test_any_shape_of_any_size_gives_the_collectives_result(
     runners: dict[int, list[Runner]], data: Any
 ) -> None:
     ranks = data.draw(st.integers(2, 4))
-    strategy = msgspec.structs.replace(
+    schedule = msgspec.structs.replace(
         data.draw(shapes(ranks)), chunk_bytes=data.draw(st.sampled_from([0, 8, 64, 1000])),
         ahead_bytes=data.draw(st.sampled_from([0, 1, 100])),
     )  # fmt: skip
-    check(runners[ranks], strategy, data.draw(st.integers(0, 200)))
+    check(runners[ranks], schedule, data.draw(st.integers(0, 200)))
 
 
 def test_what_comes_from_memory_that_only_its_sender_has(runners: dict[int, list[Runner]]) -> None:
@@ -136,10 +136,10 @@ def test_what_comes_from_memory_that_only_its_sender_has(runners: dict[int, list
         ChunkMove(ChunkPlace(1, "scratch", 0), ChunkPlace(1, "input", 0)),
         ChunkMove(ChunkPlace(1, "scratch", 0), ChunkPlace(2, "input", 0)),
     )
-    strategy = CollectiveSchedule(
+    schedule = CollectiveSchedule(
         name="by the way", collective="broadcast", ranks=3, chunks=1, moves=by_the_way
     ).verify()
-    check(runners[3], strategy, 7)
+    check(runners[3], schedule, 7)
 
 
 def test_sums_of_floats_have_the_same_bits_everywhere(runners: dict[int, list[Runner]]) -> None:
@@ -159,9 +159,9 @@ def test_a_pair_of_ranks_that_is_held_back_takes_its_time_and_others_do_not(
     held = msgspec.structs.replace(star, chunk_bytes=64 << 10, paces=(SendRate(1, 0, 10e6),)).verify()
     inputs = [torch.ones(500_000), torch.ones(500_000)]
     took = []
-    for strategy in (star, held, star, star, star):
+    for schedule in (star, held, star, star, star):
         begun = time.monotonic()
-        for own in carried_out(runners[2], strategy, inputs):
+        for own in carried_out(runners[2], schedule, inputs):
             assert torch.equal(own, torch.full((500_000,), 2.0))
         took.append(time.monotonic() - begun)
     assert took[1] > 0.12, "0.2 s, less what the kernel lets through at first"
@@ -203,7 +203,7 @@ def test_a_late_rank_finds_thousands_of_pieces_that_have_come(runners: dict[int,
         assert torch.equal(result.get(), torch.full((6_000,), 6))
 
 
-def test_a_strategy_with_scratch_memory_and_moves_within_a_rank(runners: dict[int, list[Runner]]) -> None:
+def test_a_schedule_with_scratch_memory_and_moves_within_a_rank(runners: dict[int, list[Runner]]) -> None:
     """Two ranks that swap their sums through scratch memory, not in place, and of a size that chunks do not divide."""
     moves = []
     for rank in (0, 1):
@@ -215,11 +215,11 @@ def test_a_strategy_with_scratch_memory_and_moves_within_a_rank(runners: dict[in
         moves += [
             ChunkMove(ChunkPlace(rank, "scratch", 0), ChunkPlace(rank, "output", 0), count=2, adds=True)
         ]
-    strategy = CollectiveSchedule(
+    schedule = CollectiveSchedule(
         name="swap", collective="all-reduce", ranks=2, chunks=2, moves=tuple(moves), in_place=False, chunk_bytes=16
     ).verify()  # fmt: skip
     for elements in (1, 2, 7, 64):
-        check(runners[2], strategy, elements)
+        check(runners[2], schedule, elements)
 
 
 @pytest.mark.shared_data
@@ -227,9 +227,9 @@ def test_a_strategy_with_scratch_memory_and_moves_within_a_rank(runners: dict[in
     "name", ["allreduce_ring_n4", "allreduce_allpairs_n4", "allreduce_rhd_n4", "alltoall_allpairs_n4", "allgather_ring_n4"]
 )  # fmt: skip
 def test_published_programs_run(runners: dict[int, list[Runner]], shared: Path, name: str) -> None:
-    strategy = read_msccl(shared / "data/comm/msccl" / f"{name}.xml")
+    schedule = read_msccl(shared / "data/comm/msccl" / f"{name}.xml")
     for elements in (5, 64):
-        check(runners[4], strategy, elements)
+        check(runners[4], schedule, elements)
 
 
 def test_another_number_of_ranks_is_refused(runners: dict[int, list[Runner]]) -> None:
@@ -238,22 +238,22 @@ def test_another_number_of_ranks_is_refused(runners: dict[int, list[Runner]]) ->
         runners[4][0].start(ring([0, 1, 2]), torch.ones(4), _add, result.put, result.ended)
 
 
-@pytest.mark.parametrize("strategy", [ring([0, 1, 2, 3]), trees([chain([0, 1, 2, 3])])])
+@pytest.mark.parametrize("schedule", [ring([0, 1, 2, 3]), trees([chain([0, 1, 2, 3])])])
 def test_a_lost_peer_ends_it_with_its_name_even_where_nobody_talks_to_it(
-    strategy: CollectiveSchedule,
+    schedule: CollectiveSchedule,
 ) -> None:
     with connected(4) as ends:
         runners = [Runner(end) for end in ends]
         results = [[_Result() for _ in ends] for _ in range(2)]
         for rank in (0, 1, 2):
             one = results[0][rank]
-            runners[rank].start(strategy, torch.ones(100_000), _add, one.put, one.ended)
+            runners[rank].start(schedule, torch.ones(100_000), _add, one.put, one.ended)
         _break(ends[3])
         for rank in (0, 1, 2):
             with pytest.raises(TransportError, match="rank 3 is gone"):
                 results[0][rank].get()
             later = results[1][rank]
-            runners[rank].start(strategy, torch.ones(100_000), _add, later.put, later.ended)
+            runners[rank].start(schedule, torch.ones(100_000), _add, later.put, later.ended)
             with pytest.raises(TransportError, match="rank 3 is gone"):
                 later.get()
 

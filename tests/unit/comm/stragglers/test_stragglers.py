@@ -101,14 +101,14 @@ LATE = {
 
 
 @pytest.mark.parametrize(
-    "strategy", [None, trees([[-1, 0, 0, 1], [1, 3, 3, -1]], [0.3, 0.7])], ids=["ring", "trees"]
+    "schedule", [None, trees([[-1, 0, 0, 1], [1, 3, 3, -1]], [0.3, 0.7])], ids=["ring", "trees"]
 )
 @pytest.mark.parametrize("late", LATE)
 def test_whoever_is_late_all_ranks_have_the_same_whole_sum(
-    late: str, strategy: CollectiveSchedule | None
+    late: str, schedule: CollectiveSchedule | None
 ) -> None:
     def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:
-        return strategy if kind == "all-reduce" else None
+        return schedule if kind == "all-reduce" else None
 
     with groups(4, choose=choose) as ranks:
         for one in sums(ranks, inputs(4, 300_000), (0, 0, 0, 0)):
@@ -121,7 +121,7 @@ def test_whoever_is_late_all_ranks_have_the_same_whole_sum(
 
 
 @pytest.mark.parametrize("late", ["nobody", "the last", "the first"])
-def test_orders_go_by_the_strategies_of_the_first_ranks_epoch(late: str) -> None:
+def test_orders_go_by_the_schedules_of_the_first_ranks_epoch(late: str) -> None:
     asked: set[int | None] = set()
 
     def choose(kind: Collective, size_bytes: int, root: int, epoch: int | None) -> CollectiveSchedule | None:

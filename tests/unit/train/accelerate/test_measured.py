@@ -41,7 +41,9 @@ def test_ranks_wait_for_the_slowest_of_them_as_much_as_they_differ():
 
     def predicted_s(noise):
         return (
-            problem_of(graph, seconds, links, 2, Cores(), noise).predict_strategy(DDP(25 << 20)).iteration_s
+            problem_of(graph, seconds, links, 2, Cores(), noise)
+            .predict_parallelism(DDP(25 << 20))
+            .iteration_s
         )
 
     assert predicted_s(0.06745) == pytest.approx(predicted_s(0.0) + 0.1 * 0.589 * seconds.sum(), rel=1e-2)

@@ -1,4 +1,4 @@
-"""What strategies exchange: hand-worked cases, and PyTorch's own reducer and FSDP2 as the judges."""
+"""What schedules exchange: hand-worked cases, and PyTorch's own reducer and FSDP2 as the judges."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hemiola.core.graph import Graph, Operations, Parameter, Signature
 from hemiola.cost.parallelism import (
     DDP,
     FSDP,
-    STRATEGIES,
+    PARALLELISMS,
     NoExchange,
     Parallelism,
     ParameterServer,
     assign_buckets,
-    parse_strategy,
+    parse_parallelism,
 )
 
 MIB = 2**20
@@ -311,37 +311,39 @@ def test_a_server_gets_every_gradient_and_gives_every_parameter_before_its_use()
 ALL: list[Parallelism] = [DDP(), DDP(bucket_bytes=900, gradient_as_bucket_view=True), FSDP(), FSDP(prefetch=2), ParameterServer(3), NoExchange()]  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", ALL, ids=lambda s: s.label)
-def test_one_rank_exchanges_nothing(strategy: Parallelism) -> None:
-    assert strategy.transfers(sized(40, 40), 1) == ()
+@pytest.mark.parametrize("parallelism", ALL, ids=lambda s: s.label)
+def test_one_rank_exchanges_nothing(parallelism: Parallelism) -> None:
+    assert parallelism.transfers(sized(40, 40), 1) == ()
 
 
-@pytest.mark.parametrize("strategy", ALL, ids=lambda s: s.label)
-def test_a_label_reads_back(strategy: Parallelism) -> None:
-    assert parse_strategy(strategy.label) == strategy
+@pytest.mark.parametrize("parallelism", ALL, ids=lambda s: s.label)
+def test_a_label_reads_back(parallelism: Parallelism) -> None:
+    assert parse_parallelism(parallelism.label) == parallelism
 
 
-@pytest.mark.parametrize("strategy", ALL[:-1], ids=lambda s: s.label)
+@pytest.mark.parametrize("parallelism", ALL[:-1], ids=lambda s: s.label)
 @given(sizes=st.lists(st.integers(4, 2000), min_size=1, max_size=12), ranks=st.integers(2, 9))
 def test_every_trained_parameter_is_exchanged_in_an_order_that_can_be(
-    strategy: Parallelism, sizes: list[int], ranks: int
+    parallelism: Parallelism, sizes: list[int], ranks: int
 ) -> None:
     graph = sized(*sizes)
     for kind in ("cpu", "gpu"):
-        found = strategy.transfers(graph, ranks, kind)
+        found = parallelism.transfers(graph, ranks, kind)
         given_back = [t for t in found if t.collective in ("all-reduce", "reduce-scatter", "push")]
         assert sorted(i for t in given_back for i in t.parameters) == list(range(len(sizes)))
         assert all(t.next_iteration or t.before < 0 or t.before > t.after for t in found)
-        if not isinstance(strategy, ParameterServer):
+        if not isinstance(parallelism, ParameterServer):
             assert [t.after for t in found] == sorted(t.after for t in found)
 
 
-@pytest.mark.parametrize("strategy", ALL[:-1], ids=lambda s: s.label)
-def test_nothing_is_needed_before_it_is_ready_where_updates_begin_in_backward(strategy: Parallelism) -> None:
+@pytest.mark.parametrize("parallelism", ALL[:-1], ids=lambda s: s.label)
+def test_nothing_is_needed_before_it_is_ready_where_updates_begin_in_backward(
+    parallelism: Parallelism,
+) -> None:
     """Operation 3 updates layer 1, operation 4 is layer 0's backward."""
     graph = updated_apart(sized(400, 800)).reordered([0, 1, 2, 4, 3, 5])
     for kind in ("cpu", "gpu"):
-        found = strategy.transfers(graph, 2, kind)
+        found = parallelism.transfers(graph, 2, kind)
         assert all(t.next_iteration or t.before < 0 or t.before > t.after for t in found)
 
 
@@ -357,18 +359,18 @@ def test_sharding_saves_memory_and_a_server_keeps_the_optimizer() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("horovod", "unknown strategy"), ("ddp:bucket", "no option"), ("ddp:bucket=25", "no unit"),
+        ("horovod", "unknown parallelism"), ("ddp:bucket", "no option"), ("ddp:bucket=25", "no unit"),
         ("ddp:bucket=0B", "bucket of"), ("ps:servers=0", "0 parameter servers"), ("ps:servers=x", "whole number"),
         ("fsdp:reshard=maybe", "neither yes nor no"), ("none:x=1", "no option"),
         ("ddp:bucket=1MiB,bucket=2MiB", "twice"),
     ],
 )  # fmt: skip
-def test_a_strategy_that_cannot_be_is_refused(text: str, says: str) -> None:
+def test_a_parallelism_that_cannot_be_is_refused(text: str, says: str) -> None:
     with pytest.raises(HemiolaError, match=says):
-        parse_strategy(text)
+        parse_parallelism(text)
 
 
-def test_every_name_makes_a_strategy() -> None:
-    assert [parse_strategy(name).label.partition(":")[0] for name in STRATEGIES] == list(STRATEGIES)
+def test_every_name_makes_a_parallelism() -> None:
+    assert [parse_parallelism(name).label.partition(":")[0] for name in PARALLELISMS] == list(PARALLELISMS)
     with pytest.raises(InputError):
-        parse_strategy("")
+        parse_parallelism("")

@@ -1,4 +1,4 @@
-"""Strategies: usual shapes are proved right, whatever is changed in them is found, and order does not matter."""
+"""Schedules: usual shapes are proved right, whatever is changed in them is found, and order does not matter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies_drawn import shapes
+from schedules_drawn import shapes
 
 from hemiola.core.collective.schedule import (
     Buffer,
@@ -25,46 +25,46 @@ from hemiola.core.errors import ScheduleError
 
 
 @given(shapes())
-def test_every_shape_gives_every_rank_its_result(strategy: CollectiveSchedule) -> None:
-    assert strategy.verify() is strategy
+def test_every_shape_gives_every_rank_its_result(schedule: CollectiveSchedule) -> None:
+    assert schedule.verify() is schedule
 
 
 @given(shapes(), st.data())
-def test_no_move_can_be_left_out(strategy: CollectiveSchedule, data: st.DataObject) -> None:
-    if not strategy.moves:
+def test_no_move_can_be_left_out(schedule: CollectiveSchedule, data: st.DataObject) -> None:
+    if not schedule.moves:
         return
-    out = data.draw(st.integers(0, len(strategy.moves) - 1))
-    moves = strategy.moves[:out] + strategy.moves[out + 1 :]
+    out = data.draw(st.integers(0, len(schedule.moves) - 1))
+    moves = schedule.moves[:out] + schedule.moves[out + 1 :]
     with pytest.raises(ScheduleError):
-        msgspec.structs.replace(strategy, moves=moves).verify()
+        msgspec.structs.replace(schedule, moves=moves).verify()
 
 
 @given(shapes(), st.data())
-def test_nothing_is_added_twice(strategy: CollectiveSchedule, data: st.DataObject) -> None:
-    adding = [number for number, move in enumerate(strategy.moves) if move.adds]
+def test_nothing_is_added_twice(schedule: CollectiveSchedule, data: st.DataObject) -> None:
+    adding = [number for number, move in enumerate(schedule.moves) if move.adds]
     if not adding:
         return
     again = data.draw(st.sampled_from(adding))
-    moves = (*strategy.moves[: again + 1], strategy.moves[again], *strategy.moves[again + 1 :])
+    moves = (*schedule.moves[: again + 1], schedule.moves[again], *schedule.moves[again + 1 :])
     with pytest.raises(ScheduleError, match="twice"):
-        msgspec.structs.replace(strategy, moves=moves).verify()
+        msgspec.structs.replace(schedule, moves=moves).verify()
 
 
 @given(shapes(), st.integers(0, 1000))
-def test_strategies_that_differ_by_the_order_of_free_moves_are_the_same(
-    strategy: CollectiveSchedule, seed: int
+def test_schedules_that_differ_by_the_order_of_free_moves_are_the_same(
+    schedule: CollectiveSchedule, seed: int
 ) -> None:
     """Moves in any other order that respects what they wait for."""
-    draw, done, left = random.Random(seed), set[int](), list(range(len(strategy.moves)))
+    draw, done, left = random.Random(seed), set[int](), list(range(len(schedule.moves)))
     order = []
     while left:
-        number = draw.choice([n for n in left if set(strategy.waits[n].all) <= done])
+        number = draw.choice([n for n in left if set(schedule.waits[n].all) <= done])
         left.remove(number)
         done.add(number)
         order.append(number)
-    other = msgspec.structs.replace(strategy, moves=tuple(strategy.moves[n] for n in order)).verify()
-    assert other.ordered() == strategy.ordered()
-    assert other.traffic() == strategy.traffic()
+    other = msgspec.structs.replace(schedule, moves=tuple(schedule.moves[n] for n in order)).verify()
+    assert other.ordered() == schedule.ordered()
+    assert other.traffic() == schedule.traffic()
 
 
 def test_a_ring_sends_as_the_formula_says() -> None:
@@ -95,13 +95,13 @@ def test_waiting_follows_from_what_is_read_and_written() -> None:
     moves = (
         ChunkMove(at(0), at(1), adds=True), ChunkMove(at(2), at(1), adds=True), ChunkMove(at(1), at(2)), ChunkMove(at(1), at(0)),
     )  # fmt: skip
-    strategy = CollectiveSchedule(
+    schedule = CollectiveSchedule(
         name="star", collective="all-reduce", ranks=3, chunks=1, moves=moves
     ).verify()
-    assert strategy.waits == (
+    assert schedule.waits == (
         Waits((), (), ()), Waits((), (0,), ()), Waits((1,), (), (1,)), Waits((1,), (), (0,)),
     )  # fmt: skip
-    assert [waits.all for waits in strategy.waits] == [(), (0,), (1,), (0, 1)]
+    assert [waits.all for waits in schedule.waits] == [(), (0,), (1,), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -205,10 +205,10 @@ def test_chunks_of_different_sizes_do_not_change_places() -> None:
         (at(0, 0), at(1, 1)), (at(1, 1), at(2, 0)), (at(0, 0), at(1, 0)), (at(0, 1), at(1, 1)), (at(0, 1), at(2, 1)),
     )  # fmt: skip
     moves = tuple(ChunkMove(*way) for way in ways)
-    strategy = CollectiveSchedule(name="over", collective="broadcast", ranks=3, chunks=2, moves=moves)
-    assert strategy.verify() is strategy
+    schedule = CollectiveSchedule(name="over", collective="broadcast", ranks=3, chunks=2, moves=moves)
+    assert schedule.verify() is schedule
     with pytest.raises(ScheduleError, match=r"move 0 \(.*to the place of another one"):
-        msgspec.structs.replace(strategy, weights=(0.75, 0.25)).verify()
+        msgspec.structs.replace(schedule, weights=(0.75, 0.25)).verify()
 
 
 @pytest.mark.parametrize(

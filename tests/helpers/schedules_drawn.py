@@ -1,4 +1,4 @@
-"""Strategies of any shape that is offered, drawn by Hypothesis."""
+"""Schedules of any shape that is offered, drawn by Hypothesis."""
 
 from __future__ import annotations
 

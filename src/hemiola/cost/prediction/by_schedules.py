@@ -1,4 +1,4 @@
-"""Which of a prediction's collectives go by strategies, and what those need: large ones of a library that carries them out."""
+"""Which of a prediction's collectives go by schedules, and what those need: large ones of a library that carries them out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hemiola.core.collective.schedule import FEWEST_BYTES
 from hemiola.core.errors import InputError
 from hemiola.core.hardware import Hardware
 from hemiola.cost.collective.library import Cost, Library
-from hemiola.cost.collective.price import FITTED, Fitting, strategy_cost
+from hemiola.cost.collective.price import FITTED, Fitting, schedule_cost
 from hemiola.cost.parallelism import Parallelism, Transfer
 from hemiola.cost.places import RankPlaces
 from hemiola.cost.prediction.value import ScheduleUse
 
-__all__ = ["Alike", "alike", "check_strategies", "costs_by_strategies", "strategy_uses"]
+__all__ = ["Alike", "alike", "check_schedules", "costs_by_schedules", "schedule_uses"]
 
 Alike = tuple[str, float, int, str]
 """What transfers have in common that need the same: collective, size, server, algorithm."""
@@ -25,28 +25,28 @@ def alike(transfer: Transfer) -> Alike:
     return transfer.collective, transfer.size_bytes, transfer.server, transfer.algorithm
 
 
-def check_strategies(library: Library, strategy: Parallelism) -> None:
-    """Refuse strategies where nothing can go by them.
+def check_schedules(library: Library, parallelism: Parallelism) -> None:
+    """Refuse schedules where nothing can go by them.
 
     Raises:
         InputError: a library that chooses by itself, or transfers that pause each other.
     """
-    if strategy.preemptive:
+    if parallelism.preemptive:
         raise InputError(
-            f"collectives by strategies beside {strategy.label}, whose transfers pause each other",
-            "a plan has algorithms of its own: leave --strategies or --plan out",
+            f"collectives by schedules beside {parallelism.label}, whose transfers pause each other",
+            "a plan has algorithms of its own: leave --schedules or --plan out",
         )
-    if not library.by_strategies:
+    if not library.by_schedules:
         raise InputError(
-            f"collectives by strategies, and {library.name}, which chooses its own algorithms",
-            "predict with Hemiola's process group (--library hemiola), or leave --strategies out",
+            f"collectives by schedules, and {library.name}, which chooses its own algorithms",
+            "predict with Hemiola's process group (--library hemiola), or leave --schedules out",
         )
 
 
-def costs_by_strategies(
+def costs_by_schedules(
     transfers: Iterable[Transfer], fitting: Fitting, place: RankPlaces, library: Library, hardware: Hardware
 ) -> dict[Alike, Cost]:
-    """What those transfers need that go by strategies."""
+    """What those transfers need that go by schedules."""
     if place.ranks < 2:
         return {}
     choose, found = fitting(place), dict[Alike, Cost]()
@@ -55,13 +55,13 @@ def costs_by_strategies(
         collective = next((one for one in FITTED if one == name), None)
         if collective is None or server >= 0 or size_bytes <= FEWEST_BYTES:
             continue
-        strategy = choose(collective, size_bytes)
-        if strategy is not None:
-            found[key] = strategy_cost(strategy, size_bytes, place, library, hardware)
+        schedule = choose(collective, size_bytes)
+        if schedule is not None:
+            found[key] = schedule_cost(schedule, size_bytes, place, library, hardware)
     return found
 
 
-def strategy_uses(
+def schedule_uses(
     transfers: Iterable[Transfer],
     fitted: Mapping[Alike, Cost],
     usual: Callable[[Transfer], Cost],
@@ -70,7 +70,7 @@ def strategy_uses(
     """How each kind and size of collective goes, beside the usual way; of each kind the largest first.
 
     Args:
-        fitted: what those need that go by strategies.
+        fitted: what those need that go by schedules.
         usual: what one would need without them.
     """
     own = [transfer for transfer in transfers if transfer.server < 0]

@@ -1,11 +1,11 @@
-"""Strategies in which only some ranks give."""
+"""Schedules in which only some ranks give."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies_drawn import shapes
+from schedules_drawn import shapes
 
 from hemiola.core.collective.schedule import ChunkMove, ChunkPlace, CollectiveSchedule, check_result
 from hemiola.core.collective.shapes import relayed, ring, stars, trees
@@ -16,20 +16,20 @@ from hemiola.core.errors import ScheduleError
 @given(st.data())
 def test_only_active_ranks_contribute_and_all_have_the_result(data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, 6))
-    strategy = data.draw(shapes(ranks).filter(lambda one: one.collective == "all-reduce"))
+    schedule = data.draw(shapes(ranks).filter(lambda one: one.collective == "all-reduce"))
     active = data.draw(st.sets(st.integers(0, ranks - 1), min_size=1))
     takers = data.draw(st.none() | st.sets(st.integers(0, ranks - 1)))
-    found = relayed(strategy, active, takers)
+    found = relayed(schedule, active, takers)
     check_result(found, active, takers)
-    assert len(found.moves) <= len(strategy.moves)
+    assert len(found.moves) <= len(schedule.moves)
     assert {rank for rank in range(ranks) if rank not in active}.isdisjoint(_gave(found, active))
 
 
-def _gave(strategy: CollectiveSchedule, active: set[int]) -> set[int]:
+def _gave(schedule: CollectiveSchedule, active: set[int]) -> set[int]:
     """Ranks that send before anything has come to them, on numbers instead of sets."""
-    there = {(rank, c): rank in active for rank in range(strategy.ranks) for c in range(strategy.chunks)}
+    there = {(rank, c): rank in active for rank in range(schedule.ranks) for c in range(schedule.chunks)}
     gave = set()
-    for move in strategy.moves:
+    for move in schedule.moves:
         for source, target in zip(move.sources(), move.targets(), strict=True):
             if not there.get((source.rank, source.index), source.buffer != "input"):
                 gave.add(source.rank)
@@ -57,11 +57,11 @@ def test_three_of_four_need_1_2_times_the_data_where_they_need_the_sum_alone() -
     assert not stars(4, {2}, {2}).moves, "a lone rank has its sum"
 
 
-def _sent(strategy: CollectiveSchedule) -> list[float]:
+def _sent(schedule: CollectiveSchedule) -> list[float]:
     """By each rank, relative to the data."""
-    found = [0.0] * strategy.ranks
-    for move in strategy.moves:
-        found[move.source.rank] += strategy.weights[move.source.index]
+    found = [0.0] * schedule.ranks
+    for move in schedule.moves:
+        found[move.source.rank] += schedule.weights[move.source.index]
     return found
 
 
