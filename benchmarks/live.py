@@ -180,7 +180,7 @@ def binding(rounds: int) -> list[str]:
             began = time.monotonic()
             driver._carry_out(driver._decided)
             took.append(time.monotonic() - began)
-            assert sum(known.bound_s is not None for known in driver.known.values()) == 200
+            assert sum(known.bound_s is not None for known in driver.tracked.values()) == 200
     lines = f"{median(took):.2f} s ({min(took):.2f} to {max(took):.2f}; at most 3 wanted)"
     return ["## Two hundred placements", "", f"Bound, looked at and released in {lines}."]
 

@@ -14,7 +14,7 @@ from hemiola.live.engines.slurm.snapshot import ENDED
 from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
 from hemiola.live.engines.slurm.wire import RunSpan, SlurmJobRow, SlurmNodeRow, SlurmRules, Words
 from hemiola.live.polling_driver import Clock
-from hemiola.live.tracked_job import Remembered
+from hemiola.live.tracked_job import RecoveredJob
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 
@@ -125,7 +125,7 @@ class Driven:
     """A driver, and the state machine that is told what it sees."""
 
     def __init__(
-        self, slurm: FakeSlurm, topology: Topology, remembered: Sequence[Remembered[SlurmRecoveryKey]] = ()
+        self, slurm: FakeSlurm, topology: Topology, recovered: Sequence[RecoveredJob[SlurmRecoveryKey]] = ()
     ) -> None:
         self.machine = StateMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
         self.clock = Hands()
@@ -134,7 +134,7 @@ class Driven:
             self.machine,
             "hemiola",
             clock=self.clock,
-            remembered=remembered,
+            recovered=recovered,
             profile=lambda model: None,
         )  # type: ignore[arg-type,return-value]
 

@@ -11,8 +11,8 @@ from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import MaxMin
 from hemiola.cost.iteration import IterationModel
-from hemiola.live.driver_wrappers import Journaled, Observing
-from hemiola.live.job_store import Book
+from hemiola.live.driver_wrappers import JournalingDriver, ObserveDriver
+from hemiola.live.job_store import JobStore
 from hemiola.live.journal import Journal, Opening
 from hemiola.live.live_driver import Identity, LiveDriver, Vanished
 from hemiola.sched.loop import run_loop
@@ -121,13 +121,13 @@ def fill(
         epoch = journal.lead("n0/1234-5/77/1/ab", BEGAN_S, until_s - BEGAN_S + (leads_s or 1.0))
         assert epoch is not None
         run = journal.begin_run(epoch, opening, BEGAN_S)
-        driver: LiveDriver = Observing(simulated, view) if observes else simulated
-        book = Book(view, simulated, IterationModel(view.topology), acts=not observes)
-        journaled = Journaled(driver, journal, run, book, intents=not observes)
+        driver: LiveDriver = ObserveDriver(simulated, view) if observes else simulated
+        book = JobStore(view, simulated, IterationModel(view.topology), acts=not observes)
+        journaled = JournalingDriver(driver, journal, run, book, intents=not observes)
 
         def note(decision: Decision, refused: str) -> None:
             journaled.note(decision, refused)
-            if isinstance(driver, Observing):
+            if isinstance(driver, ObserveDriver):
                 driver.note(decision, refused)
 
         run_loop(journaled, StateMachine(view), policy_from_text(policy), note)

@@ -19,7 +19,7 @@ from hemiola.live.engines.ray.agent import JOBS, JOBS_SPACE
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.kv_store import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
 from hemiola.live.engines.ray.service import ray_service, ray_topology
-from hemiola.live.engines.ray.wire import RayJobRow, RayLook, read_answer
+from hemiola.live.engines.ray.wire import RayJobRow, RayReply, read_answer
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.service import Service, SessionSettings
 
@@ -55,7 +55,7 @@ class LiveRay:
         text = json.dumps({**info, "start_time": info["start_time"] + 1000, **more}).encode()
         self.board._gcs.internal_kv_put(key.encode(), text, True, space.encode(), 5.0)
 
-    def look(self, *jobs: str) -> RayLook:
+    def look(self, *jobs: str) -> RayReply:
         """Ray as it is."""
         return read_answer(self.ray.ask("look", list(jobs)))
 
@@ -104,8 +104,8 @@ class LiveRay:
 
     def record(self, job: str) -> JournaledJob:
         """As the journal has it; it is waited for."""
-        until(lambda: self.known(job), f"the journal knows job {job}")
-        found = self.known(job)
+        until(lambda: self.tracked(job), f"the journal knows job {job}")
+        found = self.tracked(job)
         assert found is not None
         return found
 

@@ -229,7 +229,7 @@ STYLES = {
 
 
 def _who(holder: str) -> str:
-    """ "n0 (process 77)" of a `holder_name`."""
+    """ "n0 (process 77)" of a `process_identity`."""
     from hemiola.report.columns import printable
 
     words = printable(holder).split("/")

@@ -9,16 +9,16 @@ import msgspec
 
 from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
 from hemiola.core.events import Event, Failed, Finished, Undone
-from hemiola.live.job_store import Book
+from hemiola.live.job_store import JobStore
 from hemiola.live.journal import IntentState, Journal
-from hemiola.live.live_driver import Around, LiveDriver
+from hemiola.live.live_driver import DriverWrapper, LiveDriver
 from hemiola.sched.job_state import ENDED
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Journaled", "Observing"]
+__all__ = ["JournalingDriver", "ObserveDriver"]
 
 
-class Journaled(Around):
+class JournalingDriver(DriverWrapper):
     """Another driver, with a journal. The engine is asked for a decision once it has been written.
 
     Args:
@@ -26,7 +26,9 @@ class Journaled(Around):
         intents: whether decisions are carried out.
     """
 
-    def __init__(self, inner: LiveDriver, journal: Journal, run: int, book: Book, *, intents: bool) -> None:
+    def __init__(
+        self, inner: LiveDriver, journal: Journal, run: int, book: JobStore, *, intents: bool
+    ) -> None:
         super().__init__(inner)
         self._journal, self._run, self._book, self._intents = journal, run, book, intents
         self._decisions: list[tuple[Decision, str]] = []
@@ -86,7 +88,7 @@ class Journaled(Around):
 # true.
 
 
-class Observing(Around):
+class ObserveDriver(DriverWrapper):
     """A driver of which nothing but its eyes and timers are used.
 
     Args:

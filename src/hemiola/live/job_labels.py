@@ -12,7 +12,7 @@ from hemiola.core.job import Profile
 from hemiola.core.units import parse_duration
 from hemiola.cost.profiles import load_library
 
-__all__ = ["KEYS", "Said", "profiles_by_model", "read_words", "user_name"]
+__all__ = ["KEYS", "JobLabels", "profiles_by_model", "read_words", "user_name"]
 
 
 KEYS = ("model", "runtime", "required", "preferred")
@@ -20,7 +20,7 @@ KEYS = ("model", "runtime", "required", "preferred")
 
 
 @dataclass
-class Said:
+class JobLabels:
     """What was understood.
 
     Attributes:
@@ -38,7 +38,7 @@ class Said:
 
 def read_words(
     words: Sequence[str], where: str, profile: Callable[[str], Profile], keys: Sequence[str] = KEYS
-) -> Said:
+) -> JobLabels:
     """Read KEY=VALUE words; what cannot be read is told, and left out.
 
     Args:
@@ -46,7 +46,7 @@ def read_words(
         profile: of a model by its name.
         keys: that may be said.
     """
-    said = Said()
+    said = JobLabels()
     for word in words:
         key, equals, value = word.partition("=")
         if key in keys and equals and value:

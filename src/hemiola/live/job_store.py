@@ -37,14 +37,14 @@ from hemiola.live.tracked_job import done_by
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["NEVER", "STATUS", "Book"]
+__all__ = ["NEVER", "STATUS", "JobStore"]
 
 STATUS: dict[int, Status] = {WAITING: "waiting", RUNNING: "running", ENDED: "ended", HELD: "held"}
 NEVER = "it can never run here"
 """So begins the note of a job that is held for good."""
 
 
-class Book:
+class JobStore:
     """What is to be written of which jobs.
 
     Args:

@@ -15,7 +15,7 @@ from hemiola.core.errors import HemiolaError
 from hemiola.live.journal import Journal
 from hemiola.trace.atomic import replacing
 
-__all__ = ["STOPPED", "Leadership", "holder_name", "is_gone"]
+__all__ = ["STOPPED", "Leadership", "is_gone", "process_identity"]
 
 
 _log = logging.getLogger("hemiola.serve")
@@ -103,7 +103,7 @@ class Leadership:
 # Who holds a lease: a process, so that one on the same host can see that it is gone, and need not wait.
 
 
-def holder_name() -> str:
+def process_identity() -> str:
     """Host, space of process numbers, process, when it began (clock ticks since boot), and a number drawn once."""
     return f"{socket.gethostname()}/{_space()}/{os.getpid()}/{_began(os.getpid())}/{secrets.token_hex(4)}"
 

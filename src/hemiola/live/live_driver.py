@@ -19,7 +19,7 @@ from hemiola.trace.reports import HostReport
 from hemiola.trace.topologies.native import read_native
 
 __all__ = [
-    "Around",
+    "DriverWrapper",
     "Identity",
     "LiveDriver",
     "Topologies",
@@ -123,7 +123,7 @@ class LiveDriver(Driver):
         """End `events` after the present instant; any thread may ask."""
 
 
-class Around(LiveDriver):
+class DriverWrapper(LiveDriver):
     """A driver around another one: whatever it does not do itself, the inner one does."""
 
     def __init__(self, inner: LiveDriver) -> None:

@@ -16,12 +16,12 @@ from hemiola.core.errors import EngineError
 from hemiola.core.events import Adopted, Blocked, Event, Held, NodeBack, NodeLost, Released, Timer
 from hemiola.core.job import Job
 from hemiola.live.live_driver import Identity, LiveDriver, Vanished
-from hemiola.live.tracked_job import KnownJob
+from hemiola.live.tracked_job import TrackedJob
 from hemiola.sched.job_state import HELD, WAITING, JobState
 from hemiola.sched.loop import cannot
 from hemiola.sched.view import ClusterView
 
-__all__ = ["APART_MOST_S", "MISSED", "USUAL_S", "Changing", "Clock", "LookingDriver", "Wake"]
+__all__ = ["APART_MOST_S", "MISSED", "USUAL_S", "Clock", "Diff", "PollingDriver", "Wake"]
 
 
 # Unix time that never goes back and never jumps: the wall clock is looked at once, and counted on from
@@ -61,7 +61,7 @@ USUAL_S = 86400.0
 """What a job is taken to run that says nothing."""
 
 
-Its = TypeVar("Its", bound=KnownJob)
+Its = TypeVar("Its", bound=TrackedJob)
 
 
 class Wake:
@@ -83,7 +83,7 @@ class Wake:
             return 0  # not yet, or not any more
 
 
-class LookingDriver(LiveDriver, Generic[Its]):
+class PollingDriver(LiveDriver, Generic[Its]):
     """A loop of looks, timers and orders.
 
     Args:
@@ -103,7 +103,7 @@ class LookingDriver(LiveDriver, Generic[Its]):
         self._engine, self._look_s, self._clock, self._turned = engine, look_s, clock or Clock(), turned
         self._wake = wake
         self._log = logging.getLogger(f"hemiola.{engine.lower()}")
-        self.known: dict[str, Its] = {}
+        self.tracked: dict[str, Its] = {}
         self._gone: dict[str, Its] = {}
         self.away = ""
         self._away_s = self._next_look_s = self._woken_look_s = self._changed_s = 0.0
@@ -233,11 +233,11 @@ class LookingDriver(LiveDriver, Generic[Its]):
 
     def impossible(self) -> list[Job]:
         """Jobs that could never run here, and are there."""
-        return [known.job for known in self.known.values() if known.refused]
+        return [known.job for known in self.tracked.values() if known.refused]
 
     def identity(self, job_id: str) -> Identity | None:
         """Of a job by our id; also of one that ended at the present instant."""
-        known = self.known.get(job_id) or self._gone.get(job_id)
+        known = self.tracked.get(job_id) or self._gone.get(job_id)
         return None if known is None else self._identity(known)
 
     def refused(self) -> list[tuple[Job, str]]:
@@ -260,7 +260,7 @@ class LookingDriver(LiveDriver, Generic[Its]):
 # What has changed between two looks at an engine, as events in an order that a state machine can take.
 
 
-class Changing:
+class Diff:
     """The events of one look.
 
     Args:

@@ -18,13 +18,13 @@ from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.cost.job_profile import LEARNT, learnt
 from hemiola.live.job_labels import user_name
 from hemiola.live.journal import Journal, JournaledJob, JournalError
-from hemiola.live.live_driver import Around, Identity, LiveDriver, is_same_place
+from hemiola.live.live_driver import DriverWrapper, Identity, LiveDriver, is_same_place
 from hemiola.live.polling_driver import Clock
 from hemiola.sched.job_state import JobState
 from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import HostReport, JobReport, Reported, Reports
 
-__all__ = ["Learning"]
+__all__ = ["ProfilingDriver"]
 
 _log = logging.getLogger("hemiola.serve")
 READ_EVERY_S = 2.0
@@ -33,7 +33,7 @@ QUICKER, OTHER_SPEED = 0.95, 0.02
 RECALLED = 2000
 
 
-class Learning(Around):
+class ProfilingDriver(DriverWrapper):
     """A driver whose jobs have the profiles that were learnt of them.
 
     Args:

@@ -14,7 +14,7 @@ import time
 from hemiola.core.errors import HemiolaError, InternalError, PolicyError
 from hemiola.core.topology import Topology
 from hemiola.live.journal import Deposed, Journal, JournalError, Leader
-from hemiola.live.leadership import LEASE_S, Leadership, holder_name, is_gone
+from hemiola.live.leadership import LEASE_S, Leadership, is_gone, process_identity
 from hemiola.live.live_driver import LiveDriver
 from hemiola.live.logging_setup import check_folder
 from hemiola.live.polling_driver import APART_MOST_S, Clock
@@ -59,7 +59,7 @@ class Service:
         self._clock = Clock()
         self._stop = threading.Event()
         self._seen: tuple[Leader | None, float] = None, 0.0
-        self.holder = holder_name()
+        self.holder = process_identity()
         self.view: ClusterView | None = None
         self.driver: LiveDriver | None = None
         self.leads_s: float | None = None

@@ -14,15 +14,15 @@ from hemiola.core.decisions import Decision, asks_engine
 from hemiola.core.errors import HemiolaError
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
-from hemiola.live.driver_wrappers import Journaled, Observing
-from hemiola.live.job_store import Book
+from hemiola.live.driver_wrappers import JournalingDriver, ObserveDriver
+from hemiola.live.job_store import JobStore
 from hemiola.live.journal import Journal, JournaledJob, Mode, Opening
 from hemiola.live.leadership import Leadership
 from hemiola.live.live_driver import LiveDriver, Topologies, renumbered
 from hemiola.live.logging_setup import is_thrown
 from hemiola.live.policy_guard import Guarded
 from hemiola.live.polling_driver import APART_MOST_S, Clock
-from hemiola.live.profiling_driver import Learning
+from hemiola.live.profiling_driver import ProfilingDriver
 from hemiola.sched.loop import run_loop
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
@@ -75,7 +75,7 @@ class Session(msgspec.Struct):
 
     Attributes:
         acts: whether it is to carry decisions out.
-        remembered: the journal's jobs that had not ended.
+        recovered: the journal's jobs that had not ended.
         may_act: asked before each request.
         turned: called at each turn.
     """
@@ -83,7 +83,7 @@ class Session(msgspec.Struct):
     machine: StateMachine
     clock: Clock
     acts: bool
-    remembered: Sequence[JournaledJob]
+    recovered: Sequence[JournaledJob]
     may_act: Callable[[], bool]
     turned: Callable[[], None]
 
@@ -101,13 +101,13 @@ class EngineWatcher(Protocol):
         run: int,
         *,
         seen: bool,
-        remembered: Sequence[JournaledJob],
+        recovered: Sequence[JournaledJob],
     ) -> None:
         """The loop has come around.
 
         Args:
             seen: whether the engine has been looked at in this run.
-            remembered: jobs that had not ended when it began.
+            recovered: jobs that had not ended when it began.
         """
 
     def decided(self, now_s: float, decision: object, refused: str) -> None:
@@ -146,18 +146,18 @@ class OneRun:
         self.view = ClusterView(topology, SimulatedEstimates(self._model, settings.costs), now=clock.now_s())
         self._machine = StateMachine(self.view)
         left = journal.open_jobs()
-        self._remembered = self._here(_earlier(left, back_s))
+        self._recovered = self._here(_earlier(left, back_s))
         journal.settle(
             [(intent.id, "dropped", "a new run began") for intent in journal.open_intents()],
             epoch=leadership.epoch,
         )
-        self._others = [now for now, before in zip(self._remembered, left, strict=True) if now != before]
+        self._others = [now for now, before in zip(self._recovered, left, strict=True) if now != before]
         self._number = 0
         self._reason = "it was asked to stop"
         self._turns = False
         self.watcher: EngineWatcher | None = None
-        self._inner: Learning
-        self._journaled: Journaled
+        self._inner: ProfilingDriver
+        self._journaled: JournalingDriver
 
     def _here(self, records: list[JournaledJob]) -> list[JournaledJob]:
         """Jobs by the hosts of this run's topology; the run before may have had others."""
@@ -181,13 +181,13 @@ class OneRun:
     def make(self, make: MakeDriver) -> LiveDriver:
         """The driver; the run begins in the journal with what it supports."""
         inner = make(
-            Session(self._machine, self._clock, self._acts, self._remembered, self._may_act, self._turned)
+            Session(self._machine, self._clock, self._acts, self._recovered, self._may_act, self._turned)
         )
         self._number = self._journal.begin_run(
             self._leadership.epoch, self._opening(inner), self.view.now, self._others
         )
         reports = Reports(self._settings.reports) if self._settings.reports else None
-        self._inner = Learning(inner, self.view, self._model, self._journal, self._clock, reports)
+        self._inner = ProfilingDriver(inner, self.view, self._model, self._journal, self._clock, reports)
         return self._inner
 
     def loop(self) -> str:
@@ -198,13 +198,15 @@ class OneRun:
         """
         inner, view, settings = self._inner, self.view, self._settings
         advises = settings.mode == "advise" and not self._killed
-        driver = inner if self._acts else Observing(inner, view, advises=advises)
-        book = Book(view, inner, self._model, self._remembered, acts=self._acts)
-        journaled = self._journaled = Journaled(driver, self._journal, self._number, book, intents=self._acts)
+        driver = inner if self._acts else ObserveDriver(inner, view, advises=advises)
+        book = JobStore(view, inner, self._model, self._recovered, acts=self._acts)
+        journaled = self._journaled = JournalingDriver(
+            driver, self._journal, self._number, book, intents=self._acts
+        )
 
         def note(decision: Decision, refused: str) -> None:
             journaled.note(decision, refused)
-            if isinstance(driver, Observing):
+            if isinstance(driver, ObserveDriver):
                 driver.note(decision, refused)
             if self.watcher is not None:
                 self.watcher.decided(view.now, decision, refused)
@@ -239,7 +241,7 @@ class OneRun:
         self._inner.turned()
         if self.watcher is not None:
             seen = self._journaled.instants > 0
-            self.watcher.turned(self.view, self._inner, self._number, seen=seen, remembered=self._remembered)
+            self.watcher.turned(self.view, self._inner, self._number, seen=seen, recovered=self._recovered)
         if not self._leadership.holds():
             self._end("the lease is lost")  # perhaps before there was a driver to be stopped
         elif is_killed(self._settings) != self._killed:

@@ -13,7 +13,7 @@ from hemiola.core.events import Adopted
 from hemiola.core.job import Job
 from hemiola.live.journal import JournaledJob
 
-__all__ = ["PATIENCE_S", "KnownJob", "Remembered", "adopted", "back_off_s", "done_by", "remembered"]
+__all__ = ["PATIENCE_S", "RecoveredJob", "TrackedJob", "adopted", "back_off_s", "done_by", "recovered"]
 
 
 PATIENCE_S = 60.0
@@ -31,7 +31,7 @@ def back_off_s(failures: int, kept_s: float) -> float:
 
 
 @dataclass(kw_only=True)
-class KnownJob:
+class TrackedJob:
     """What does not depend on the engine.
 
     Attributes:
@@ -82,16 +82,16 @@ class KnownJob:
 
 # What a driver is given of jobs that had not ended when they were last written down.
 
-Clues = TypeVar("Clues", bound=msgspec.Struct)
+RecoveryKey = TypeVar("RecoveryKey", bound=msgspec.Struct)
 
 
-class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
+class RecoveredJob(msgspec.Struct, Generic[RecoveryKey], frozen=True, kw_only=True):
     """One job.
 
     Attributes:
         uuid: ours.
         engine_id: the engine's.
-        clues: by what the engine's driver finds it again.
+        recovery_key: by what the engine's driver finds it again.
         running, held: whether it ran, or was held; else it waited.
         since_s: since when it did.
         served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
@@ -101,7 +101,7 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
 
     uuid: str
     engine_id: str
-    clues: Clues
+    recovery_key: RecoveryKey
     running: bool = False
     held: bool = False
     since_s: float = 0.0
@@ -140,7 +140,7 @@ class Remembered(msgspec.Struct, Generic[Clues], frozen=True, kw_only=True):
 
 
 def adopted(
-    job: Job, placement: Placement | None, memory: Remembered[Clues] | None, now_s: float, began_s: float | None = None, *,
+    job: Job, placement: Placement | None, memory: RecoveredJob[RecoveryKey] | None, now_s: float, began_s: float | None = None, *,
     rests: bool = False,
 ) -> Adopted:  # fmt: skip
     """A job that was there before us, with what it had.
@@ -166,22 +166,24 @@ def adopted(
     return msgspec.structs.replace(event, done_s=done_s)
 
 
-def done_by(job: JournaledJob | Remembered[Clues], now_s: float) -> float:
+def done_by(job: JournaledJob | RecoveredJob[RecoveryKey], now_s: float) -> float:
     """Of a job's work, what is done by then if it has gone on as it did, in seconds at ideal speed."""
     return job.done_s + max(0.0, now_s - job.settled_s) * job.pace
 
 
-def remembered(records: Iterable[JournaledJob], clues: type[Clues]) -> list[Remembered[Clues]]:
+def recovered(
+    records: Iterable[JournaledJob], recovery_key: type[RecoveryKey]
+) -> list[RecoveredJob[RecoveryKey]]:
     """What the journal has of jobs; those of another engine are left out."""
     found = []
     for record in records:
         try:
-            its = msgspec.json.decode(record.memory, type=clues)
+            its = msgspec.json.decode(record.memory, type=recovery_key)
         except msgspec.DecodeError:
             continue
         found.append(
-            Remembered(
-                uuid=record.uuid, engine_id=record.engine_id, clues=its, running=record.status == "running",
+            RecoveredJob(
+                uuid=record.uuid, engine_id=record.engine_id, recovery_key=its, running=record.status == "running",
                 held=record.status == "held", since_s=record.since_s, done_s=record.done_s, settled_s=record.settled_s,
                 pace=record.pace, served_s=record.served_s, queued_s=record.queued_s, withheld_s=record.withheld_s,
                 preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,

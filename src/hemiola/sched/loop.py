@@ -17,7 +17,7 @@ from hemiola.core.events import Event, Measured, Profiled, Timer, Undone
 from hemiola.sched.machine import StateMachine, no_decision
 from hemiola.sched.policy import Policy
 
-__all__ = ["Driver", "Gate", "cannot", "is_quiet", "run_loop"]
+__all__ = ["DecisionGate", "Driver", "cannot", "is_quiet", "run_loop"]
 
 QUIET = frozenset({Measured, Profiled, Undone})
 """An instant of these alone asks for no decision: no GPU is wanted or free that was not before."""
@@ -69,7 +69,7 @@ def cannot(decision: Decision) -> str:
             raise no_decision(decision)
 
 
-class Gate:
+class DecisionGate:
     """Lets through to the state machine what the engine supports, and refuses the rest.
 
     A refusal tells nothing new when the policy asks the same of the same job again, as some do at every event: it is
@@ -131,7 +131,7 @@ def run_loop(
     """
     apply, execute, view, jobs = machine.apply, machine.execute, machine.view, machine.view.jobs
     decide, carry_out, supports = policy.decide, driver.execute, driver.supports
-    gate = Gate(machine, supports)
+    gate = DecisionGate(machine, supports)
     made = refused = 0
     then, standstill = view.now, 0
     for events in driver.events():

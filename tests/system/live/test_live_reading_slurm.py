@@ -17,7 +17,7 @@ from hemiola.cli.top import top
 from hemiola.core.errors import InputError
 from hemiola.lab.slurm import SlurmLab
 
-Said = Callable[..., str]
+JobLabels = Callable[..., str]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def here(live: Live, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
 
 
 @pytest.fixture
-def said(here: Live, capsys: pytest.CaptureFixture[str]) -> Said:
+def said(here: Live, capsys: pytest.CaptureFixture[str]) -> JobLabels:
     def printed(verb: Callable[..., None], *arguments: object, **options: object) -> str:
         capsys.readouterr()
         verb(*arguments, journal=str(here.journal_path), **options)
@@ -38,7 +38,7 @@ def said(here: Live, capsys: pytest.CaptureFixture[str]) -> Said:
     return printed
 
 
-def test_operators_see_a_live_cluster(here: Live, live: Live, said: Said, tmp_path: Path) -> None:
+def test_operators_see_a_live_cluster(here: Live, live: Live, said: JobLabels, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     with live.serving("dally", alive=alive):
         ids = [live.submit(f"-N2 --gres=gpu:8 -J big{i} -t {5 + i}", "sleep 30") for i in range(3)]
@@ -99,7 +99,7 @@ def test_operators_see_a_live_cluster(here: Live, live: Live, said: Said, tmp_pa
     live.command("scancel", "-u", "root")
 
 
-def _checks(said: Said, **options: object) -> dict[str, dict[str, str]]:
+def _checks(said: JobLabels, **options: object) -> dict[str, dict[str, str]]:
     try:
         text = said(doctor, json=True, **options)
     except SystemExit as end:

@@ -59,8 +59,8 @@ def test_jobs_of_every_kind_run_once_where_they_were_placed_and_leave_nothing(li
         assert live.wait_outcome(failing) == "failed, exit code 3"
         live.wait_state(wrong, "FAILED")
         assert "its metadata says gpus='some': write a number from 1" in live.log(wrong)
-        until(lambda: len(driver_of(live).known) == 1, "one is left")
-        (known,) = driver_of(live).known.values()
+        until(lambda: len(driver_of(live).tracked) == 1, "one is left")
+        (known,) = driver_of(live).tracked.values()
         assert known.row.id == impossible and "more than the cluster has" in known.refused
         assert live.record(impossible).note.startswith("it can never run here: it wants 40 GPUs")
         live.jobs.stop_job(impossible)
@@ -330,7 +330,7 @@ def test_observing_and_advising_change_nothing_and_say_what_they_would_do(live: 
         until(lambda: live.record(job).placement is not None, "it is seen where Ray put it")
         assert live.board.get(PLACE + job) is None and live.board.get(HOLDS) is None
         driver = driver_of(live)
-        (known,) = driver.known.values()
+        (known,) = driver.tracked.values()
         place = Placement((3, 1), (0xFF, 0xFF))
         text = driver.render(Move(known.job.id, place, "better"))
         assert f"internal_kv_put('place:{job}'" in text.splitlines()[0]

@@ -23,7 +23,7 @@ from hemiola.live.engines.slurm.driver import SlurmDriver
 from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.live.journal import Journal
 from hemiola.live.journal.replay import replay
-from hemiola.live.live_driver import Around
+from hemiola.live.live_driver import DriverWrapper
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
@@ -278,7 +278,7 @@ def test_a_slurm_that_goes_away_in_the_middle_of_a_look_loses_nothing(live: Live
         live.wait_state(job, "RUNNING")
         until(lambda: live.record(job).status == "running", "it is seen running")
         driver = service.driver
-        assert isinstance(driver, Around)
+        assert isinstance(driver, DriverWrapper)
         slurm = driver._inner
         assert isinstance(slurm, SlurmDriver)
 

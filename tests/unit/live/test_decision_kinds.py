@@ -33,20 +33,20 @@ from hemiola.core.errors import PolicyError
 from hemiola.core.events import Arrived, Event, Timer
 from hemiola.core.job import Profile
 from hemiola.cost.iteration import IterationModel
-from hemiola.live.driver_wrappers import Journaled, Observing
+from hemiola.live.driver_wrappers import JournalingDriver, ObserveDriver
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.driver import RayDriver
-from hemiola.live.engines.ray.wire import GroupRow, RayJobRow, RayLook, RayNodeRow
+from hemiola.live.engines.ray.wire import GroupRow, RayJobRow, RayNodeRow, RayReply
 from hemiola.live.engines.slurm.driver import SlurmDriver
 from hemiola.live.engines.slurm.wire import Words
-from hemiola.live.job_store import Book
+from hemiola.live.job_store import JobStore
 from hemiola.live.journal import Journal, Opening
 from hemiola.live.journal.replay import replay
-from hemiola.live.live_driver import Around, LiveDriver
+from hemiola.live.live_driver import DriverWrapper, LiveDriver
 from hemiola.live.polling_driver import Clock
 from hemiola.live.query.cluster import Following
 from hemiola.live.service import SessionSettings
-from hemiola.sched.loop import Driver, Gate, cannot, run_loop
+from hemiola.sched.loop import DecisionGate, Driver, cannot, run_loop
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.rules import Rules, Semantics, semantics_by_name
@@ -222,7 +222,7 @@ class Observed(OnSlurm):
     advises = False
 
     def around(self, inner: LiveDriver) -> LiveDriver:
-        return Observing(inner, self.view, advises=self.advises)
+        return ObserveDriver(inner, self.view, advises=self.advises)
 
     def note(self, decision: Decision, refused: str) -> None:
         super().note(decision, refused)
@@ -248,8 +248,8 @@ class InJournal(OnSlurm):
             supports=tuple(kind.__name__ for kind in inner.supports),
         )  # fmt: skip
         self.run = self.journal.begin_run(epoch, opening, BEGAN_S)
-        book = Book(self.view, inner, IterationModel(TWO))
-        return Journaled(Around(inner), self.journal, self.run, book, intents=True)
+        book = JobStore(self.view, inner, IterationModel(TWO))
+        return JournalingDriver(DriverWrapper(inner), self.journal, self.run, book, intents=True)
 
     def note(self, decision: Decision, refused: str) -> None:
         super().note(decision, refused)
@@ -308,13 +308,13 @@ class ObeyingRay(Ray):
         number = place["number"]
         self.notes["wrapper:raysubmit_1"] = f'{{"token": "t", "state": "{state}", "number": {number}}}'
 
-    def answer(self) -> RayLook:
+    def answer(self) -> RayReply:
         taken = [name for group in self.groups.values() for name in group.nodes]
         nodes = tuple(
             RayNodeRow(f"{i}" * 8, (f"n{i}",), 8, 8.0 - taken.count(f"{i}" * 8), {}) for i in range(2)
         )
         jobs = (RayJobRow("raysubmit_1", "RUNNING", 100_000, None, "gpus=8 max_gpus=16 hosts=1"),)
-        return RayLook(groups=tuple(self.groups.values()), notes=self.notes, jobs=jobs, nodes=nodes)
+        return RayReply(groups=tuple(self.groups.values()), notes=self.notes, jobs=jobs, nodes=nodes)
 
     def hosts(self) -> tuple[int, ...]:
         wrapper = msgspec.json.decode(self.notes["wrapper:raysubmit_1"])
@@ -442,7 +442,7 @@ class Unpaced(Scripted):
 
 
 @pytest.mark.parametrize(
-    "driver", [Around, lambda inner: Observing(inner, None)], ids=["around", "observing"]
+    "driver", [DriverWrapper, lambda inner: ObserveDriver(inner, None)], ids=["around", "observing"]
 )
 def test_a_driver_around_another_one_supports_what_that_one_does(driver: Callable[..., Driver]) -> None:
     assert driver(Unpaced()).supports == Unpaced.supports and driver(Scripted()).supports == EVERY_KIND
@@ -547,7 +547,7 @@ def test_a_policy_that_asks_for_ever_at_one_instant_is_told_so(monkeypatch: pyte
 
 def test_what_is_no_decision_is_none_where_an_engine_supports_nothing() -> None:
     view = ClusterView(TWO, estimates=None)  # type: ignore[arg-type]
-    gate = Gate(CheckedMachine(view), frozenset())
+    gate = DecisionGate(CheckedMachine(view), frozenset())
     with pytest.raises(PolicyError, match="which is no decision"):
         gate.decide(Says(lambda view: ["start"]))  # type: ignore[list-item]
     assert view.cannot == {}

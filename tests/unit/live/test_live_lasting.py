@@ -26,10 +26,10 @@ from hemiola.core.events import Adopted, Event, Failed, Finished, Held, Requeued
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
-from hemiola.live.job_store import Book
+from hemiola.live.job_store import JobStore
 from hemiola.live.journal import Journal, JournalError, Leader
 from hemiola.live.journal.replay import workload
-from hemiola.live.leadership import holder_name, is_gone
+from hemiola.live.leadership import is_gone, process_identity
 from hemiola.live.live_driver import Vanished
 from hemiola.live.logging_setup import _Objects
 from hemiola.live.polling_driver import Clock
@@ -40,13 +40,13 @@ from hemiola.sched.view import ClusterView
 
 
 def test_who_leads_is_known_to_be_gone_on_the_same_host():
-    assert not is_gone(holder_name()), "this very process"
+    assert not is_gone(process_identity()), "this very process"
     code = "from hemiola.live.leadership import holder_name; print(holder_name())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert is_gone(done.stdout.strip())
-    for other in ("elsewhere/1/2/3/4", "nonsense", holder_name().replace("/", "/x", 1)):
+    for other in ("elsewhere/1/2/3/4", "nonsense", process_identity().replace("/", "/x", 1)):
         assert not is_gone(other), "nobody can know"
 
 
@@ -109,7 +109,7 @@ def test_a_clock_that_was_set_begins_a_run_that_goes_by_it(tmp_path, monkeypatch
         assert before.reason == why
         assert after.began_s - before.began_s == pytest.approx(step_s, abs=30.0)
     if step_s < 0:  # nobody loses what it has had by a clock that was ahead
-        (there,) = runs[1].remembered
+        (there,) = runs[1].recovered
         assert there.since_s == pytest.approx(wall_s() + step_s, abs=30.0)
 
 
@@ -160,7 +160,7 @@ def test_a_job_that_ended_while_nobody_looked_has_waited_until_then(status, wait
             return [Vanished("a", "cancelled")]
 
     view = ClusterView(TWO, estimates=None, now=160.0)  # type: ignore[arg-type]
-    book = Book(view, Without(), IterationModel(TWO), [record("a", 100.0, status=status, queued_s=0.0)])
+    book = JobStore(view, Without(), IterationModel(TWO), [record("a", 100.0, status=status, queued_s=0.0)])
     (found,) = book.due()
     assert (found.queued_s + found.withheld_s, found.served_s) == (waited_s, 60.0 - waited_s)
 
@@ -179,7 +179,7 @@ def test_a_job_that_ended_while_nobody_looked_ran_until_the_engine_says(ended_s,
     ran = record(
         "a", 100.0, status="running", first_started_s=100.0, placement=at((0, 0b11)), service_gpu_s=0.0
     )
-    (found,) = Book(view, Without(), IterationModel(TWO), [ran]).due()
+    (found,) = JobStore(view, Without(), IterationModel(TWO), [ran]).due()
     assert (found.status, found.served_s, found.unwatched) == ("ended", served_s, unwatched)
     assert (found.ended_s, found.service_gpu_s) == (100.0 + served_s, 2 * served_s)
 
@@ -192,7 +192,7 @@ def test_a_job_whose_start_nobody_saw_has_run_if_the_engine_says_so(ran, started
 
     view = ClusterView(TWO, estimates=None, now=10_000.0)  # type: ignore[arg-type]
     decided = record("a", 100.0, status="running", placement=at((0, 0b11)), first_started_s=None)
-    (found,) = Book(view, Without(), IterationModel(TWO), [decided]).due()
+    (found,) = JobStore(view, Without(), IterationModel(TWO), [decided]).due()
     assert (found.first_started_s, found.served_s, found.unwatched) == (started_s, 60.0, False)
 
 
@@ -229,7 +229,7 @@ def test_a_job_that_can_run_here_no_longer_keeps_what_it_had():
     still = msgspec.structs.replace(held, since_s=200.0, settled_s=200.0, withheld_s=40.0)
     for now_s, known, expected in ((160.0, before, held), (200.0, held, still)):
         view = ClusterView(TWO, estimates=None, now=now_s)  # type: ignore[arg-type]
-        assert Book(view, Refuses(), IterationModel(TWO), [known]).due() == [expected]
+        assert JobStore(view, Refuses(), IterationModel(TWO), [known]).due() == [expected]
 
 
 def named(*names: str) -> Topology:

@@ -16,16 +16,16 @@ from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Measured, Profiled, Timer
 from hemiola.core.job import Demand, Job
 from hemiola.cost.iteration import IterationModel
-from hemiola.live.driver_wrappers import Journaled
-from hemiola.live.job_store import Book
+from hemiola.live.driver_wrappers import JournalingDriver
+from hemiola.live.job_store import JobStore
 from hemiola.live.journal import Journal, RunRecord
 from hemiola.live.journal.replay import replay
 from hemiola.live.live_driver import Identity, is_same_place
 from hemiola.live.polling_driver import Clock
-from hemiola.live.profiling_driver import Learning
+from hemiola.live.profiling_driver import ProfilingDriver
 from hemiola.live.query.cluster import RunSoFar
 from hemiola.live.query.forecast import _adopted
-from hemiola.live.tracked_job import remembered
+from hemiola.live.tracked_job import recovered
 from hemiola.sched.loop import run_loop
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
@@ -75,9 +75,9 @@ class Cluster(Scripted):
             )
             run = journal.begin_run(epoch, opening, BEGAN_S)
             reports = Reports(self.reports)
-            self.learning = Learning(self, self.view, model, journal, self.clock, reports)
-            book = Book(self.view, self.learning, model, journal.open_jobs())
-            journaled = Journaled(self.learning, journal, run, book, intents=True)
+            self.learning = ProfilingDriver(self, self.view, model, journal, self.clock, reports)
+            book = JobStore(self.view, self.learning, model, journal.open_jobs())
+            journaled = JournalingDriver(self.learning, journal, run, book, intents=True)
             run_loop(journaled, CheckedMachine(self.view), policy_from_text("fifo"), journaled.note)
             self.records = {record.uuid: record for record in journal.jobs()}
             self.faithful = replay(journal, run)
@@ -200,7 +200,7 @@ def test_work_goes_on_over_a_restart(tmp_path: Path) -> None:
     """Nothing is written of a job while nothing happens to it: what it did in that time is not lost."""
     later_s = BEGAN_S + 600.0
     before = Cluster(tmp_path, arrives("1"), reported("1", 0.5, 0.2)).records["1"]
-    (memory,) = remembered([msgspec.structs.replace(before, memory="{}")], msgspec.Struct)
+    (memory,) = recovered([msgspec.structs.replace(before, memory="{}")], msgspec.Struct)
     had = memory.history(later_s, running=True)
     there: Step = [Adopted(later_s, before.job, before.placement, **had)]  # type: ignore[arg-type]
     again = Cluster(tmp_path, there, reported("1", 0.5, 0.2, at_s=605.0), ends("1", 700.0))

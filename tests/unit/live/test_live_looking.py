@@ -13,8 +13,8 @@ from hemiola.core.decisions import Decision, Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Timer
 from hemiola.live.live_driver import Identity
-from hemiola.live.polling_driver import WOKEN_SHARE, LookingDriver, Wake
-from hemiola.live.tracked_job import KnownJob
+from hemiola.live.polling_driver import WOKEN_SHARE, PollingDriver, Wake
+from hemiola.live.tracked_job import TrackedJob
 
 
 def touch(path: Path, number: int) -> None:
@@ -34,7 +34,7 @@ def test_a_wake_rings_once_each_time_it_is_written(tmp_path: Path):
     assert wake.rings()
 
 
-class Looks(LookingDriver[KnownJob]):
+class Looks(PollingDriver[TrackedJob]):
     """Notes when it looked, and ends after so many looks."""
 
     def __init__(self, look_s: float, takes_s: float, most: int, wake: Wake | None) -> None:
@@ -56,7 +56,7 @@ class Looks(LookingDriver[KnownJob]):
     def _carry_out(self, decided: Sequence[Decision]) -> None:
         self.told += decided
 
-    def _identity(self, known: KnownJob) -> Identity:
+    def _identity(self, known: TrackedJob) -> Identity:
         raise NotImplementedError
 
     def advise(self, decision: Decision) -> None:

@@ -23,7 +23,7 @@ from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Sto
 from hemiola.core.errors import InputError
 from hemiola.core.events import Adopted, Arrived, Event, Failed, Finished, Measured, Started, Timer
 from hemiola.cost.iteration import IterationModel
-from hemiola.live.driver_wrappers import Observing
+from hemiola.live.driver_wrappers import ObserveDriver
 from hemiola.live.journal import Journal
 from hemiola.live.journal.replay import replay
 from hemiola.live.logging_setup import check_folder
@@ -86,7 +86,7 @@ def test_observing_leaves_everything_as_it_was():
         [Timer(12.0, "")],
         [Finished(20.0, "runs")],
     )
-    driver = Observing(inner, view)
+    driver = ObserveDriver(inner, view)
     seen: dict[float, tuple] = {}
 
     class Restless(Policy):
@@ -123,7 +123,7 @@ def test_observing_falsifies_neither_a_jobs_service_nor_its_speed(speed):
     view = ClusterView(TWO, estimates=None)  # type: ignore[arg-type]
     elastic = job("e", 0.0, 4, 1000.0, gpus_min=1, gpus_max=8)
     times_s = (2.0, 3.0, 4.0)
-    driver = Observing(
+    driver = ObserveDriver(
         Scripted(
             [Adopted(0.0, elastic, at((0, 0b1111), (1, 0b1111)), 0.0)], [Measured(1.0, "e", speed)],
             *([Timer(time_s, "")] for time_s in times_s),
@@ -176,7 +176,7 @@ def test_what_is_decided_again_and_again_and_never_carried_out_has_one_timer(pol
         [Started(1200.0, "a", at((0, 0b1111)))],
         [Timer(2100.0, "")],
     )
-    driver = Observing(inner, view)
+    driver = ObserveDriver(inner, view)
     run_loop(driver, CheckedMachine(view), policy_from_text(policy), driver.note)
     woken = [decision for decision in inner.told if isinstance(decision, WakeAt)]
     assert len(woken) < 30

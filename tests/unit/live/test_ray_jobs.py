@@ -23,9 +23,9 @@ from hemiola.live.engines.ray.kv_store import ALONE, HOLDS, JobPlace, Wrapper
 from hemiola.live.engines.ray.release import hand_back
 from hemiola.live.engines.ray.snapshot import RaySnapshot
 from hemiola.live.engines.ray.tracked_job import RayRecoveryKey, RayTrackedJob
-from hemiola.live.engines.ray.wire import GroupRow, RayJobRow, RayLook, RayNodeRow, read_answer
+from hemiola.live.engines.ray.wire import GroupRow, RayJobRow, RayNodeRow, RayReply, read_answer
 from hemiola.live.live_driver import Vanished
-from hemiola.live.tracked_job import Remembered, adopted
+from hemiola.live.tracked_job import RecoveredJob, adopted
 from hemiola.sched.policies.fifo import FifoBackfill
 from hemiola.sched.view import ClusterView
 
@@ -132,7 +132,7 @@ class Asked(Ray):
     def __init__(self, words: str) -> None:
         super().__init__("nowhere:1")
         node = RayNodeRow("", (), 8, 8.0, {})
-        self.answer = RayLook(
+        self.answer = RayReply(
             groups=(), notes={"wrapper:raysubmit_1": '{"token": "t", "state": "waits"}'}, jobs=(row(words),),
             nodes=tuple(msgspec.structs.replace(node, id=f"{i}" * 8, names=(f"n{i}",)) for i in range(2)),
         )  # fmt: skip
@@ -148,8 +148,10 @@ def test_a_job_that_ended_while_nobody_watched_ended_when_ray_says():
     ray, machine = Asked("gpus=8"), CheckedMachine(two_hosts())
     ended = msgspec.structs.replace(ray.answer.jobs[0], status="SUCCEEDED", end_ms=160_000)
     ray.answer = msgspec.structs.replace(ray.answer, jobs=(ended,), notes={})
-    memory = Remembered(uuid="u", engine_id=ended.id, clues=RayRecoveryKey(5000), running=True, since_s=100.0)
-    driver = RayDriver(ray, machine, remembered=[memory], profile=no_profile)
+    memory = RecoveredJob(
+        uuid="u", engine_id=ended.id, recovery_key=RayRecoveryKey(5000), running=True, since_s=100.0
+    )
+    driver = RayDriver(ray, machine, recovered=[memory], profile=no_profile)
     next(driver.events())
     assert driver.vanished() == [Vanished("u", "finished", 160.0)]
 
@@ -184,7 +186,7 @@ def test_a_group_that_does_not_stand_is_made_on_another_node_next():
     driver = RayDriver(ray, machine, profile=no_profile)
     look = driver._watcher.look([], 0.0)
     machine.apply(*driver._compare(look, 0.0))
-    (known,) = driver.known.values()
+    (known,) = driver.tracked.values()
     (decision,) = FifoBackfill().decide(machine.view)
     assert not machine.execute(decision)
     driver._carry_out([decision])
@@ -352,7 +354,7 @@ def test_a_command_that_runs_outside_the_topology_is_left_alone(told: JobPlace |
     events = driver.events()
     machine.apply(*next(events))
     (job,) = machine.view.jobs
-    assert driver.known[job].why_not == "it runs outside the topology"
+    assert driver.tracked[job].why_not == "it runs outside the topology"
     assert machine.execute(Start(job, Placement((0,), (0xFF,)), "it fits")) == "it is not waiting"
     ray.answer = msgspec.structs.replace(ray.answer, nodes=ray.answer.nodes[:2])
     machine.apply(*next(events))
@@ -449,10 +451,12 @@ def test_a_group_is_where_its_bundles_are_in_their_order():
 
 
 def test_an_id_that_is_used_again_is_another_job():
-    memory = Remembered(
-        uuid="u", engine_id="raysubmit_1", clues=RayRecoveryKey(5000), running=True, since_s=10.0
+    memory = RecoveredJob(
+        uuid="u", engine_id="raysubmit_1", recovery_key=RayRecoveryKey(5000), running=True, since_s=10.0
     )
-    assert memory.clues.is_same(row("gpus=1")) and not memory.clues.is_same(row("gpus=1", start_ms=6000))
+    assert memory.recovery_key.is_same(row("gpus=1")) and not memory.recovery_key.is_same(
+        row("gpus=1", start_ms=6000)
+    )
     assert memory.history(15.0, running=True)["since_s"] == 10.0
     assert memory.history(15.0, running=False)["served_s"] == 5.0
 

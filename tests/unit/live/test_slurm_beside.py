@@ -68,7 +68,7 @@ def driven(slurm: FakeSlurm, nodes: int = 3) -> Driven:
 
 def started(one: Driven) -> dict[str, str]:
     """What fifo-backfill decides now, carried out: by job, its node."""
-    names = {known.job.id: known.row.id for known in one.driver.known.values()}
+    names = {known.job.id: known.row.id for known in one.driver.tracked.values()}
     found = {}
     for decision in policy_from_text("fifo-backfill").decide(one.machine.view):
         one.carry_out(decision)
@@ -192,11 +192,11 @@ def test_a_job_whose_user_asks_for_less_is_the_same_job():
     slurm = FakeSlurm([waits(1, tres=(16, 0.0), cpus_per_host=16)], [has(f"n{i}", taken=9) for i in range(3)])
     one = driven(slurm)
     one.look(0.0)
-    (before,) = one.driver.known
+    (before,) = one.driver.tracked
     assert started(one) == {}
     slurm.rows = [waits(1, tres=(4, 0.0), cpus_per_host=4)]
     assert [type(event) for event in one.look(0.1)] == [ResourcesRequested]
-    assert started(one) == {"1": "n0"} and list(one.driver.known) == [before]
+    assert started(one) == {"1": "n0"} and list(one.driver.tracked) == [before]
 
 
 def test_nodes_that_say_nothing_have_enough():
@@ -229,7 +229,7 @@ def test_a_refused_job_is_tried_on_one_node_after_the_other_and_not_left_alone_f
         assert isinstance(requeued, Requeued) and requeued.refused and isinstance(held, Held)
         one.machine.apply(requeued, held)
         one.driver._soon.clear()
-        (known,) = one.driver.known.values()
+        (known,) = one.driver.tracked.values()
         pauses.append(known.not_before_s - one.clock.time_s)
         now = known.not_before_s + 0.1
     assert sorted(tried[:4]) == ["n0", "n1", "n2", "n3"] and len(tried) == 5, (

@@ -21,7 +21,7 @@ from hemiola.live.engines.slurm.service import slurm_topology
 from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
 from hemiola.live.engines.slurm.wire import PARKED_S, RunSpan, SlurmJobRow, Words, job_rows
 from hemiola.live.live_driver import Vanished
-from hemiola.live.tracked_job import Remembered
+from hemiola.live.tracked_job import RecoveredJob
 from hemiola.sched.job_state import RUNNING
 from hemiola.trace.topologies import read_topology
 
@@ -39,13 +39,15 @@ def runs(**other: object) -> SlurmJobRow:
     return msgspec.structs.replace(RUNS, **{"bound_to": "", **other})
 
 
-def remembered(**clues: float) -> Remembered[SlurmRecoveryKey]:
-    return Remembered(uuid="u", engine_id="7", clues=SlurmRecoveryKey((100,), 1000, 0, **clues), running=True)
+def recovered(**recovery_key: float) -> RecoveredJob[SlurmRecoveryKey]:
+    return RecoveredJob(
+        uuid="u", engine_id="7", recovery_key=SlurmRecoveryKey((100,), 1000, 0, **recovery_key), running=True
+    )
 
 
 def only(driven: Driven) -> str:
     """Our id of the only job."""
-    (uuid,) = driven.driver.known
+    (uuid,) = driven.driver.tracked
     return uuid
 
 
@@ -64,7 +66,7 @@ def test_a_job_that_ended_in_a_special_exit_waits_and_is_held():
     events = [event for now_s in range(5) for event in driven.look(float(now_s))]
     told = [event for event in events if isinstance(event, Adopted | Held | Released | Failed)]
     assert [type(event) for event in told] == [Adopted, Held]
-    assert driven.driver.known[only(driven)].held == "it ended in a special exit, and is held"
+    assert driven.driver.tracked[only(driven)].held == "it ended in a special exit, and is held"
     assert slurm.told == [] and held_jobs(slurm, "hemiola") == [], "it is not Hemiola's to release"
     slurm.rows = [waits(restarts=1, priority=5, reason="None")]
     assert [type(event) for event in driven.look(6.0)] == [Released] and slurm.told == ["uhold 7"]
@@ -94,7 +96,7 @@ def test_a_job_that_slurm_could_not_launch_waits_until_it_is_released(state: str
     driven.look(0.0)
     slurm.rows = job_rows(line, (24, 11))
     assert [type(event) for event in driven.look(1.0)] == [Requeued, Held] and driven.look(2.0) == []
-    assert driven.driver.known[only(driven)].held == "Slurm could not launch it, and holds it"
+    assert driven.driver.tracked[only(driven)].held == "Slurm could not launch it, and holds it"
     assert slurm.told == [] and held_jobs(slurm, "hemiola") == [], "it is not Hemiola's to release"
     slurm.rows = job_rows(line.replace(reason, "None").replace("|1000|0|100|", "|1000|5|100|"), (24, 11))
     assert [type(event) for event in driven.look(3.0)] == [Released] and slurm.told == ["uhold 7"]
@@ -153,7 +155,7 @@ def test_a_job_that_runs_though_it_never_could_has_its_gpus():
     slurm.said["7"] = Words("hemiola required=host")
     driven = Driven(slurm, TWO)
     assert driven.look(0.0) == [Blocked(0.0, 0, 8), Blocked(0.0, 1, 8)]
-    assert driven.driver.known[only(driven)].refused
+    assert driven.driver.tracked[only(driven)].refused
     slurm.rows = []
     assert driven.look(1.0) == [Blocked(1.0, 0, 0), Blocked(1.0, 1, 0)]
 
@@ -170,7 +172,7 @@ def test_what_a_job_wants_goes_by_hosts_that_the_partition_has():
     whole = waits(id="8", array="8", gpus_per_host=1, exclusive=True)
     driven = Driven(FakeSlurm([eight, whole], nodes), cluster([8, 4, 4]))
     driven.look(0.0)
-    assert [(known.job.gpus, known.job.hosts) for known in driven.driver.known.values()] == [(8, 2), (4, 1)]
+    assert [(known.job.gpus, known.job.hosts) for known in driven.driver.tracked.values()] == [(8, 2), (4, 1)]
 
 
 DEALT = {"gpus_per_host": 0, "gpus_per_job": 12, "hosts": 2, "host_list": "n[0-1]"}
@@ -179,9 +181,9 @@ DEALT = {"gpus_per_host": 0, "gpus_per_job": 12, "hosts": 2, "host_list": "n[0-1
 
 def test_a_running_job_comes_in_once_it_is_known_what_it_has():
     slurm = FakeSlurm([runs(**DEALT)], NODES)
-    driven = Driven(slurm, TWO, [remembered()])
+    driven = Driven(slurm, TWO, [recovered()])
     assert driven.look(0.0) == [Blocked(0.0, 0, 8), Blocked(0.0, 1, 8)], "any of them may be its"
-    assert driven.driver.known == {} and driven.driver.vanished() == []
+    assert driven.driver.tracked == {} and driven.driver.vanished() == []
     slurm.dealt = {"n0": 8, "n1": 4}
     events = driven.look(1.0)
     adopted = next(event for event in events if isinstance(event, Adopted))
@@ -192,7 +194,7 @@ def test_a_running_job_comes_in_once_it_is_known_what_it_has():
 
 def test_a_remembered_job_that_ends_before_that_is_known_has_ended():
     slurm = FakeSlurm([runs(**DEALT)], NODES)
-    driven = Driven(slurm, TWO, [remembered()])
+    driven = Driven(slurm, TWO, [recovered()])
     driven.look(0.0)
     slurm.rows = []
     driven.look(1.0)
@@ -201,7 +203,7 @@ def test_a_remembered_job_that_ends_before_that_is_known_has_ended():
 
 def test_a_job_that_ended_while_nobody_watched_ended_when_slurm_says():
     slurm = FakeSlurm([runs(state="COMPLETED")], NODES, lasted={"7": RunSpan(200, 800)})
-    driven = Driven(slurm, TWO, [remembered()])
+    driven = Driven(slurm, TWO, [recovered()])
     driven.clock.ahead_s = 20.0
     assert driven.look(10_000.0) == []
     assert driven.driver.vanished() == [Vanished("u", "finished", 780.0, True)]
@@ -226,7 +228,7 @@ def test_a_job_that_ran_before_us_has_run_since_slurm_says(state, began_s, since
 
 def test_a_job_that_slurm_started_while_nobody_watched_waited_until_then():
     slurm = FakeSlurm([runs()], NODES, lasted={"7": RunSpan(700, None)})
-    waited = msgspec.structs.replace(remembered(), running=False, since_s=100.0, done_s=40.0)
+    waited = msgspec.structs.replace(recovered(), running=False, since_s=100.0, done_s=40.0)
     (adopted,) = (event for event in Driven(slurm, TWO, [waited]).look(1000.0) if isinstance(event, Adopted))
     assert (adopted.since_s, adopted.queued_s, adopted.done_s) == (700.0, 600.0, 340.0)
 
@@ -248,7 +250,7 @@ def test_gpus_that_slurm_divides_otherwise_than_was_decided_are_counted_where_th
     slurm = FakeSlurm([waits(**wide), waits(id="8", array="8", gpus_per_host=2)], NODES)
     driven = Driven(slurm, TWO)
     driven.look(200.0)
-    first, second = driven.driver.known
+    first, second = driven.driver.tracked
     slurm.rows = [
         msgspec.structs.replace(row, bound_to=nodes)
         for row, nodes in zip(slurm.rows, ("n[0-1]", "n0"), strict=True)
@@ -266,8 +268,8 @@ def test_gpus_that_slurm_divides_otherwise_than_was_decided_are_counted_where_th
 
 def test_a_job_whose_nodes_have_left_the_topology_is_slurms():
     slurm = FakeSlurm([runs(host_list="x9")], NODES)
-    driven = Driven(slurm, TWO, [remembered()])
-    assert driven.look(0.0) == [] and driven.driver.known == {} and slurm.told == []
+    driven = Driven(slurm, TWO, [recovered()])
+    assert driven.look(0.0) == [] and driven.driver.tracked == {} and slurm.told == []
     assert driven.driver.vanished() == [Vanished("u", "it runs outside the topology", 0.0)]
 
 
@@ -284,7 +286,7 @@ def test_an_administrators_hold_of_a_job_that_was_to_start_is_kept():
     assert slurm.told[1:] == ["release 7", f"update jobid=7 Priority={TOP}"]
     slurm.rows = [waits(bound_to="n0", reason="JobHeldAdmin")]
     assert [type(event) for event in driven.look(201.0)] == [Requeued, Held] and driven.look(204.0) == []
-    known = driven.driver.known[uuid]
+    known = driven.driver.tracked[uuid]
     assert (known.held, known.binds_failed) == ("an administrator holds it", 0)
     assert len(slurm.told) == 3, "nor is it made its user's"
 
@@ -322,12 +324,12 @@ def test_what_its_user_changes_is_read_after_a_failed_bind_too():
     slurm = FakeSlurm([waits(hosts=2, most_hosts=2)], NODES)
     driven = Driven(slurm, TWO)
     driven.look(0.0)
-    known = driven.driver.known[only(driven)]
+    known = driven.driver.tracked[only(driven)]
     known.binds_failed, known.named = 1, {frozenset({"n0", "n1"})}
     slurm.rows = [waits(hosts=1, most_hosts=1, bound_to="n[0-1]")]
     slurm.said["7"] = Words(admin="hemiola:01234567-89ab-cdef-0123-456789abcdef:ranks=n[0-1]")
     driven.look(1.0)
-    assert driven.driver.known[only(driven)].job.gpus == 8
+    assert driven.driver.tracked[only(driven)].job.gpus == 8
 
 
 DEPENDS = "afterok:1(unfulfilled)"
@@ -389,7 +391,7 @@ def test_a_parked_job_that_its_user_holds_is_parked_again_when_that_is_lifted():
     slurm.rows, slurm.said["7"] = [waits(**parked)], Words(HELD)
     for now_s in (2.0, 3.0, 4.0):
         driven.look(now_s)
-    assert slurm.told == [] and driven.driver.known[only(driven)].held == "its user holds it"
+    assert slurm.told == [] and driven.driver.tracked[only(driven)].held == "its user holds it"
     slurm.said["7"] = Words()
     driven.look(6.0)
     assert slurm.told == park(driven, 500)
@@ -401,10 +403,10 @@ def test_a_begin_time_that_a_user_sets_is_kept():
     driven = Driven(slurm, TWO)
     driven.look(0.0)
     driven.look(1.0)
-    assert slurm.told == [] and driven.driver.known[only(driven)].clues.begin_s == 200 * 86400
+    assert slurm.told == [] and driven.driver.tracked[only(driven)].recovery_key.begin_s == 200 * 86400
     slurm = FakeSlurm([waits(eligible_s=PARKED_S, priority=5)], NODES)
     slurm.said["7"] = Words(admin=f"{PARKED}500")
-    driven = Driven(slurm, TWO, [remembered(begin_s=500.0)])
+    driven = Driven(slurm, TWO, [recovered(begin_s=500.0)])
     driven.look(0.0)
     driven.look(1.0)
     assert slurm.told == ["uhold 7", "update jobid=7 StartTime=now+499"]
@@ -448,7 +450,7 @@ def test_begin_times_go_by_the_wall_clock():
 def test_a_parked_jobs_begin_time_goes_by_the_wall_clock():
     slurm = FakeSlurm([waits(eligible_s=PARKED_S, priority=5)], NODES)
     slurm.said["7"] = Words(admin=f"{PARKED}5000")
-    driven = Driven(slurm, TWO, [remembered(begin_s=5000.0)])
+    driven = Driven(slurm, TWO, [recovered(begin_s=5000.0)])
     driven.clock.ahead_s = 3600.0
     driven.look(0.0)
     driven.look(1.0)

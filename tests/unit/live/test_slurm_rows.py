@@ -34,7 +34,7 @@ from hemiola.live.engines.slurm.wire import (
     node_rows,
     spans_in,
 )
-from hemiola.live.tracked_job import Remembered, remembered
+from hemiola.live.tracked_job import RecoveredJob, recovered
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 
@@ -385,13 +385,13 @@ def test_jobs_that_name_their_nodes(bound_to: str, said: Words, wanted: bool):
 
 
 def test_a_job_is_found_again_and_another_one_of_its_number_is_not():
-    clues = SlurmRecoveryKey((100,), 7, 0)
-    assert clues.is_same(row(submit_s=100, uid=7, restarts=0))
-    assert not clues.is_same(row(submit_s=200, uid=7, restarts=0)), (
+    recovery_key = SlurmRecoveryKey((100,), 7, 0)
+    assert recovery_key.is_same(row(submit_s=100, uid=7, restarts=0))
+    assert not recovery_key.is_same(row(submit_s=200, uid=7, restarts=0)), (
         "submitted anew after the controller had lost it"
     )
-    assert not clues.is_same(row(submit_s=100, uid=8, restarts=0))
-    assert clues.is_same(row(submit_s=200, uid=7, restarts=1)), "requeued"
+    assert not recovery_key.is_same(row(submit_s=100, uid=8, restarts=0))
+    assert recovery_key.is_same(row(submit_s=200, uid=7, restarts=1)), "requeued"
     half = SlurmRecoveryKey((100,), 7, 1)  # the restart was counted before its time was seen
     assert half.is_same(row(submit_s=200, uid=7, restarts=1))
     assert half.is_same(row(submit_s=100, uid=7, restarts=0)), (
@@ -401,10 +401,10 @@ def test_a_job_is_found_again_and_another_one_of_its_number_is_not():
 
 
 def test_what_a_job_had_goes_on_while_nobody_looks():
-    memory = Remembered(
+    memory = RecoveredJob(
         uuid="u",
         engine_id="1",
-        clues=SlurmRecoveryKey((1,), 0, 0),
+        recovery_key=SlurmRecoveryKey((1,), 0, 0),
         running=True,
         since_s=50.0,
         served_s=5.0,
@@ -429,9 +429,9 @@ def test_what_a_job_had_goes_on_while_nobody_looks():
 
 @pytest.mark.parametrize("running", [True, False])
 def test_what_was_held_while_nobody_looked_has_not_waited(running: bool):
-    clues = msgspec.json.encode(SlurmRecoveryKey((10,), 0, 0)).decode()
-    its = record("u", 10.0, status="held", since_s=50.0, queued_s=40.0, withheld_s=7.0, memory=clues)
-    (memory,) = remembered([its], SlurmRecoveryKey)
+    recovery_key = msgspec.json.encode(SlurmRecoveryKey((10,), 0, 0)).decode()
+    its = record("u", 10.0, status="held", since_s=50.0, queued_s=40.0, withheld_s=7.0, memory=recovery_key)
+    (memory,) = recovered([its], SlurmRecoveryKey)
     had = memory.history(80.0, running=running)
     assert (had["since_s"], had["queued_s"], had["withheld_s"]) == (80.0, 40.0, 37.0)
 

@@ -19,7 +19,7 @@ from hemiola.live.engines.slurm.release import hand_back
 from hemiola.live.engines.slurm.requests import TOP
 from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
 from hemiola.live.engines.slurm.wire import PARKED_S, SlurmJobRow, Words
-from hemiola.live.tracked_job import Remembered
+from hemiola.live.tracked_job import RecoveredJob
 from hemiola.sched.job_state import RUNNING
 
 TWO = cluster([8, 8])
@@ -42,7 +42,7 @@ def driven_on(*rows: SlurmJobRow, bound: bool = False, **said: Words) -> tuple[F
     """After a first look; `bound`: the daemon had bound the job to n0 before it began anew."""
     slurm = FakeSlurm(list(rows), [node("n0"), node("n1")], said={"7": BOUND} if bound else dict(said))
     memory = (
-        [Remembered(uuid="u", engine_id="7", clues=SlurmRecoveryKey((100,), 1000, 0), running=True)]
+        [RecoveredJob(uuid="u", engine_id="7", recovery_key=SlurmRecoveryKey((100,), 1000, 0), running=True)]
         if bound
         else []
     )
@@ -52,7 +52,7 @@ def driven_on(*rows: SlurmJobRow, bound: bool = False, **said: Words) -> tuple[F
 
 
 def only(driven: Driven):
-    (known,) = driven.driver.known.values()
+    (known,) = driven.driver.tracked.values()
     return known
 
 
@@ -64,7 +64,7 @@ def test_a_waiting_job_whose_user_names_its_nodes_is_slurms_and_keeps_them():
     slurm.rows = [waits(bound_to="n1")]
     (event,) = driven.look(1.0)
     assert isinstance(event, Failed) and event.reason == NAMED
-    assert slurm.told == ["release 7"] and not driven.driver.known
+    assert slurm.told == ["release 7"] and not driven.driver.tracked
     slurm.rows = [free(bound_to="n1")]
     assert not any(event.__class__ is Adopted for event in driven.look(2.0)) and slurm.told == ["release 7"]
 
@@ -85,7 +85,7 @@ def test_a_job_that_was_to_start_is_placed_anew_where_its_user_takes_its_nodes_o
 
 def test_nodes_that_its_user_names_while_nobody_looks_are_not_overwritten():
     slurm, driven = driven_on(waits(bound_to="n1"), bound=True)
-    assert not driven.driver.known and slurm.told == ["release 7"]
+    assert not driven.driver.tracked and slurm.told == ["release 7"]
     assert [vanished.outcome for vanished in driven.driver.vanished()] == [NAMED]
 
 
@@ -129,7 +129,7 @@ def test_a_job_that_was_slurms_is_hemiolas_when_it_no_longer_asks_for_that(
     before: dict[str, object], after: dict[str, object]
 ):
     slurm, driven = driven_on(free(**before))
-    assert not driven.driver.known and slurm.told == []
+    assert not driven.driver.tracked and slurm.told == []
     slurm.rows = [waits(**after)]
     driven.look(2.0)
     driven.look(3.0)
@@ -140,10 +140,10 @@ def test_a_job_that_excludes_nodes_is_slurms_until_it_no_longer_does():
     slurm = FakeSlurm([free()], [node("n0"), node("n1")], excluded={"7"})
     driven = Driven(slurm, TWO)
     driven.look(0.0)
-    assert not driven.driver.known and slurm.told == []
+    assert not driven.driver.tracked and slurm.told == []
     slurm.rows = [waits()]  # job_submit.lua holds it as it changes
     driven.look(1.0)
-    assert not driven.driver.known and slurm.told == ["release 7"]
+    assert not driven.driver.tracked and slurm.told == ["release 7"]
     driven.look(1.5)
     driven.look(2.5)
     assert slurm.told == ["release 7"] * 2, "as the first one was lost"

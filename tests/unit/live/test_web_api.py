@@ -29,10 +29,10 @@ from hemiola.core.events import Adopted, Arrived, Blocked, Finished, Held, Reque
 from hemiola.live.journal import Journal
 from hemiola.live.service import Service, SessionSettings
 from hemiola.live.web.app import make_app
-from hemiola.live.web.queries import Desk
+from hemiola.live.web.queries import Queries
 from hemiola.live.web.security import Rates, Tokens
 from hemiola.live.web.server import WebServer
-from hemiola.live.web.snapshots import Camera
+from hemiola.live.web.snapshots import Snapshots
 from hemiola.trace.reports import HostReport, JobReport, write_report
 from hemiola.trace.topologies.native import topology_text
 
@@ -289,11 +289,11 @@ def test_a_clock_that_is_set_back_stops_no_standby(tmp_path: Path, monkeypatch: 
         assert epoch is not None
         opening = msgspec.structs.replace(OPENING, topology=topology_text(topology()))
         run = journal.begin_run(epoch, opening, began_s)
-        desk = Desk(service, journal, Camera())
-        assert desk.frame().counts.waiting == 0
+        queries = Queries(service, journal, Snapshots())
+        assert queries.frame().counts.waiting == 0
         monkeypatch.setattr(time, "time", lambda: wall_s() - 3600.0)
         journal.record_events(run, 1, [Timer(began_s, "")], [record("a")])
-        assert desk.frame().counts.waiting == 1
+        assert queries.frame().counts.waiting == 1
 
 
 def test_before_the_first_run_there_is_no_picture(tmp_path: Path):
@@ -408,9 +408,11 @@ def test_a_loop_that_hangs_is_still_shown(tmp_path: Path):
 @pytest.fixture(scope="module")
 def description(here: Scene) -> Any:
     """The API under test by its own description, with the right to do everything."""
-    desk = Desk(here.service, here.journal, here.service.watcher, kill_switch=here.where.with_name("stop"))  # type: ignore[arg-type]
+    queries = Queries(
+        here.service, here.journal, here.service.watcher, kill_switch=here.where.with_name("stop")
+    )  # type: ignore[arg-type]
     app = make_app(
-        desk, hosts=frozenset({"localhost", "testserver"}), tokens=Tokens([("operate", "o" * 20)]), rates=Rates(1e9, 1e9),
+        queries, hosts=frozenset({"localhost", "testserver"}), tokens=Tokens([("operate", "o" * 20)]), rates=Rates(1e9, 1e9),
         failures=Rates(1e9, 1e9),
     )  # fmt: skip
     config = SchemathesisConfig.from_dict({"headers": {"Authorization": "Bearer " + "o" * 20}, "seed": 1})

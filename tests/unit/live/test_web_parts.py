@@ -24,7 +24,7 @@ from hemiola.cost.iteration import IterationModel
 from hemiola.live.live_driver import Identity
 from hemiola.live.polling_driver import USUAL_S
 from hemiola.live.web.responses import Frame, FreeCapacity, ended_job
-from hemiola.live.web.snapshots import Camera, DecisionNote, Predictor, ViewPicture, seen_in_journal
+from hemiola.live.web.snapshots import DecisionNote, JobSnapshot, Predictor, Snapshots, seen_in_journal
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs, SimulatedEstimates
@@ -36,8 +36,8 @@ WAITS = "it would fit, and the policy has it wait"
 
 def seen(
     gpus: int, *, note: str = "", place: Placement | None = None, profile: Profile | None = None, **more: Any
-) -> ViewPicture:
-    return ViewPicture(
+) -> JobSnapshot:
+    return JobSnapshot(
         job=Job(id="x", submit_s=0.0, gpus=gpus, duration_s=1.0, profile=profile, **more), engine_id="7", user="ada", name="", state="waiting",
         since_s=0.0, placement=place, served_s=0.0, queued_s=0.0, preemptions=0, binds_failed=0, note=note, submitted_s=0.0,
     )  # fmt: skip
@@ -154,14 +154,14 @@ class Named:
         return []
 
 
-def watched() -> tuple[ClusterView, StateMachine, Camera]:
+def watched() -> tuple[ClusterView, StateMachine, Snapshots]:
     view = ClusterView(CLUSTER, SimulatedEstimates(IterationModel(CLUSTER), Costs()))
-    return view, StateMachine(view), Camera()
+    return view, StateMachine(view), Snapshots()
 
 
-def take(camera: Camera, view: ClusterView) -> Frame:
+def take(snapshots: Snapshots, view: ClusterView) -> Frame:
     """A picture of now."""
-    picture = camera._take(view, Named(), 1)  # type: ignore[arg-type]
+    picture = snapshots._take(view, Named(), 1)  # type: ignore[arg-type]
     return Frame(1, picture, Predictor(picture.topology))
 
 
@@ -179,7 +179,7 @@ events = st.lists(
 def test_a_picture_counts_every_gpu_once_whatever_happens_and_does_not_change(
     steps: list[tuple[str, int, int]],
 ):
-    view, machine, camera = watched()
+    view, machine, snapshots = watched()
     for number, (what, host, gpus) in enumerate(steps):
         now = float(number)
         if what == "arrive":
@@ -199,7 +199,7 @@ def test_a_picture_counts_every_gpu_once_whatever_happens_and_does_not_change(
             machine.apply(NodeLost(now, host))
         elif what == "block":
             machine.apply(Blocked(now, host, gpus))
-    frame = take(camera, view)
+    frame = take(snapshots, view)
     counts = frame.gpus
     assert counts.free == view.free
     assert (
@@ -230,60 +230,60 @@ def test_what_nobody_declared_is_not_known():
 
 
 def test_decisions_are_counted_once_refused_or_not():
-    view, _, camera = watched()
-    camera.turned(view, Named(), 3)  # type: ignore[arg-type]
+    view, _, snapshots = watched()
+    snapshots.turned(view, Named(), 3)  # type: ignore[arg-type]
     place = Placement((0,), (1,))
     for refused in ("", "occupied"):
-        camera.decided(1.0, Start("a", place, "r"), refused)
-    camera.decided(1.0, Start("b", place, "r"), "")
-    camera.decided(1.0, WakeAt(2.0, "", "r"), "")
-    camera.turned(view, Named(), 3)  # type: ignore[arg-type]
-    assert camera.counts == {("start", True): 1, ("start", False): 1, ("timer", False): 1}
-    assert [(note.run, note.number, note.decision.job_id, note.refused) for note in camera.notes()] == [
+        snapshots.decided(1.0, Start("a", place, "r"), refused)
+    snapshots.decided(1.0, Start("b", place, "r"), "")
+    snapshots.decided(1.0, WakeAt(2.0, "", "r"), "")
+    snapshots.turned(view, Named(), 3)  # type: ignore[arg-type]
+    assert snapshots.counts == {("start", True): 1, ("start", False): 1, ("timer", False): 1}
+    assert [(note.run, note.number, note.decision.job_id, note.refused) for note in snapshots.notes()] == [
         (3, 0, "a", "occupied"),
         (3, 1, "b", ""),
     ]
-    assert camera.notes()[0].who == Identity(engine_id="ea", submit_s=0.0, user="ada")
+    assert snapshots.notes()[0].who == Identity(engine_id="ea", submit_s=0.0, user="ada")
 
 
 def test_a_loop_that_always_breaks_at_the_beginning_of_a_run_does_not_come_around():
-    view, _, camera = watched()
+    view, _, snapshots = watched()
     for _ in range(2):
-        camera.turned(view, Named(), 1)  # type: ignore[arg-type]
-    turned_s = camera.turned_s
+        snapshots.turned(view, Named(), 1)  # type: ignore[arg-type]
+    turned_s = snapshots.turned_s
     assert turned_s is not None
     for run in (2, 3):
-        camera.turned(view, Named(), run, seen=False)  # type: ignore[arg-type]
-    assert camera.turned_s == turned_s
-    camera.turned(view, Named(), 3, seen=False)  # type: ignore[arg-type]
-    assert camera.turned_s > turned_s
+        snapshots.turned(view, Named(), run, seen=False)  # type: ignore[arg-type]
+    assert snapshots.turned_s == turned_s
+    snapshots.turned(view, Named(), 3, seen=False)  # type: ignore[arg-type]
+    assert snapshots.turned_s > turned_s
 
 
 def test_no_picture_is_taken_that_nobody_asked_for():
-    view, _, camera = watched()
+    view, _, snapshots = watched()
     for _ in range(3):
-        camera.turned(view, Named(), 1)  # type: ignore[arg-type]
-    assert camera.pictures == 0
-    camera.look(0.0)
+        snapshots.turned(view, Named(), 1)  # type: ignore[arg-type]
+    assert snapshots.pictures == 0
+    snapshots.look(0.0)
     for _ in range(3):
-        camera.turned(view, Named(), 1)  # type: ignore[arg-type]
-    assert camera.pictures == 1
+        snapshots.turned(view, Named(), 1)  # type: ignore[arg-type]
+    assert snapshots.pictures == 1
 
 
 def test_a_view_that_was_told_nothing_yet_is_no_picture():
-    view, machine, camera = watched()
+    view, machine, snapshots = watched()
     machine.apply(Arrived(0.0, Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)))
-    camera.look(0.0)
-    camera.turned(view, Named(), 1)  # type: ignore[arg-type]
+    snapshots.look(0.0)
+    snapshots.turned(view, Named(), 1)  # type: ignore[arg-type]
     again, _, _ = watched()
     away = Named()
     away.away = "no answer"
-    camera.look(0.0)
-    camera.turned(again, away, 2, seen=False)  # type: ignore[arg-type]
-    picture = camera.look(10.0)
+    snapshots.look(0.0)
+    snapshots.turned(again, away, 2, seen=False)  # type: ignore[arg-type]
+    picture = snapshots.look(10.0)
     assert picture is not None and (picture.run, len(picture.jobs), picture.away) == (2, 1, "no answer")
-    camera.turned(again, Named(), 2)  # type: ignore[arg-type]
-    picture = camera.look(0.0)
+    snapshots.turned(again, Named(), 2)  # type: ignore[arg-type]
+    picture = snapshots.look(0.0)
     assert picture is not None and (picture.run, picture.jobs, picture.away) == (2, (), "")
 
 
@@ -292,13 +292,13 @@ def test_a_driver_that_fails_under_the_camera_does_not_end_the_loop(caplog: pyte
         def identity(self, job_id: str) -> Identity:
             raise RuntimeError("gone")
 
-    view, machine, camera = watched()
+    view, machine, snapshots = watched()
     machine.apply(Arrived(0.0, Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)))
-    camera.look(0.0)
-    camera.turned(view, Broken(), 1)  # type: ignore[arg-type]
-    camera.decided(0.0, Start("a", Placement((0,), (1,)), "r"), "")
-    camera.turned(view, Broken(), 1)  # type: ignore[arg-type]
-    assert camera.pictures == 0 and "gone" in caplog.text
+    snapshots.look(0.0)
+    snapshots.turned(view, Broken(), 1)  # type: ignore[arg-type]
+    snapshots.decided(0.0, Start("a", Placement((0,), (1,)), "r"), "")
+    snapshots.turned(view, Broken(), 1)  # type: ignore[arg-type]
+    assert snapshots.pictures == 0 and "gone" in caplog.text
 
 
 def test_the_dashboard_asks_only_for_metrics_that_there_are():

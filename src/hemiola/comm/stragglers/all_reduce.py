@@ -27,8 +27,8 @@ from hemiola.comm.schedule_executor.runner import GRACE_S, InFlightCount, Put, R
 from hemiola.comm.stragglers.coordinator import (
     GIVEN_BYTES,
     CatchUp,
+    Contribution,
     Coordinator,
-    Given,
     Order,
     PartialGroup,
     TensorMismatch,
@@ -197,7 +197,7 @@ class Stragglers:
             self._kept[place] = memory, missed
 
         kind = _DTYPES.index(flat.dtype) * len(REDUCTIONS) + REDUCTIONS.index(how)
-        given = Given(flat.numel(), flat.element_size(), kind, flat.data_ptr())
+        given = Contribution(flat.numel(), flat.element_size(), kind, flat.data_ptr())
         number, self._count = self._count, self._count + 1
         self._waited_for.begin()
         mine = Mine(flat, put, partial(self._over, ended), keep)
@@ -264,7 +264,7 @@ class Stragglers:
         self._open = False
         self._fail(TransportError("the process group was closed", "open a new one"))
 
-    def _add(self, number: int, given: Given, mine: Mine) -> None:
+    def _add(self, number: int, given: Contribution, mine: Mine) -> None:
         refused = self._refused.pop(number, None)
         if self._broken is not None and number not in self._sums:
             mine.ended(self._broken)
@@ -280,7 +280,7 @@ class Stragglers:
         if self._broken is not None:
             self._fail(self._broken, not self._open)
 
-    def _tell_ready(self, given: Given) -> None:
+    def _tell_ready(self, given: Contribution) -> None:
         if self._coordinator is not None:
             self._give(self._coordinator.ready(0, given, time.monotonic()))
         else:
@@ -407,7 +407,7 @@ class Stragglers:
             if this.mine is not None and (whole or not this.is_whole()):
                 self._end_one(number, problem)
 
-    def _sum(self, number: int, given: Given) -> Sum:
+    def _sum(self, number: int, given: Contribution) -> Sum:
         if number not in self._sums:
             dtype, how = divmod(given.kind, len(REDUCTIONS))
             self._sums[number] = Sum(
@@ -441,7 +441,7 @@ class Stragglers:
 
         self._end.receive(rank, _READY, word).add_callback(heard)
 
-    def _ready(self, rank: int, given: Given) -> None:
+    def _ready(self, rank: int, given: Contribution) -> None:
         assert self._coordinator is not None
         self._give(self._coordinator.ready(rank, given, time.monotonic()))
 

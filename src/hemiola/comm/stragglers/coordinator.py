@@ -24,8 +24,8 @@ __all__ = [
     "PART_BYTES",
     "ByteCosts",
     "CatchUp",
+    "Contribution",
     "Coordinator",
-    "Given",
     "Order",
     "PartialGroup",
     "TensorMismatch",
@@ -125,7 +125,7 @@ _FULL, _PARTIAL, _CAUGHT = range(3)
 
 
 @dataclass(frozen=True)
-class Given:
+class Contribution:
     """What a rank brings to a sum.
 
     Attributes:
@@ -153,7 +153,7 @@ class PartialGroup:
     """
 
     number: int
-    given: Given
+    given: Contribution
     first: int
     last: int
     active: frozenset[int]
@@ -174,7 +174,7 @@ class CatchUp:
     """
 
     number: int
-    given: Given
+    given: Contribution
     rank: int
     last: int
     epoch: int = 0
@@ -198,7 +198,7 @@ Order = PartialGroup | CatchUp | TensorMismatch
 
 @dataclass
 class _Sum:
-    given: Given
+    given: Contribution
     since_s: float
     places: dict[int, int] = field(default_factory=dict)
     """Of the ready ranks' tensors."""
@@ -232,7 +232,7 @@ class Coordinator:
         a sum without somebody costs what one of all does, whose busiest rank sends each byte 2 (N - 1) / N times, and
         what a late rank sends goes once through each."""
 
-    def ready(self, rank: int, given: Given, now_s: float) -> list[Order]:
+    def ready(self, rank: int, given: Contribution, now_s: float) -> list[Order]:
         """A rank is ready for its next sum; what is to be done."""
         number = self._counts[rank]
         self._counts[rank] += 1
@@ -338,7 +338,7 @@ class Coordinator:
         return WaitingCosts(full, tuple(partial + caught * count for count in late))
 
 
-def _part(given: Given) -> int:
+def _part(given: Contribution) -> int:
     """Elements of each part."""
     least = -(-PART_BYTES // given.element_bytes)
     return max(-(-given.elements // PARTS), least)
@@ -352,14 +352,14 @@ _PART, _CATCH_UP, _REFUSAL = range(3)
 GIVEN_BYTES = _GIVEN.size
 
 
-def encode_given(given: Given) -> bytes:
+def encode_given(given: Contribution) -> bytes:
     """As a rank says that it is ready."""
     return _GIVEN.pack(given.elements, given.element_bytes, given.kind, given.place)
 
 
-def decode_given(data: bytes | bytearray) -> Given:
+def decode_given(data: bytes | bytearray) -> Contribution:
     """The other way."""
-    return Given(*_GIVEN.unpack(data))
+    return Contribution(*_GIVEN.unpack(data))
 
 
 def order_bytes(ranks: int) -> int:
@@ -369,7 +369,7 @@ def order_bytes(ranks: int) -> int:
 
 def encode(order: Order, ranks: int) -> bytes:
     """As the first rank sends it."""
-    given = Given(0, 1, 0, 0) if isinstance(order, TensorMismatch) else order.given
+    given = Contribution(0, 1, 0, 0) if isinstance(order, TensorMismatch) else order.given
     what, first, last, rank, active, epoch = _PART, 0, 0, 0, 0, 0
     match order:
         case PartialGroup():
@@ -388,7 +388,7 @@ def encode(order: Order, ranks: int) -> bytes:
 def decode(data: bytes | bytearray) -> Order:
     """The other way."""
     what, number, elements, element_bytes, kind, first, last, rank, epoch = _ORDER.unpack_from(data)
-    given = Given(elements, element_bytes, kind, 0)
+    given = Contribution(elements, element_bytes, kind, 0)
     if what == _REFUSAL:
         return TensorMismatch(number, rank)
     if what == _CATCH_UP:

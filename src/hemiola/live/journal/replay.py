@@ -14,7 +14,7 @@ from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.live.journal.journal import Journal
 from hemiola.live.journal.records import DECISIONS, Instant, JournaledJob, Opening
-from hemiola.sched.loop import Gate, is_quiet
+from hemiola.sched.loop import DecisionGate, is_quiet
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy
@@ -72,7 +72,7 @@ def replay(journal: Journal, run: int, policy: Policy | None = None) -> ReplayRe
     record = journal.run(run)
     policy = policy or policy_from_text(record.opening.policy)
     machine = _machine(record.opening, record.began_s, f"the topology of run {run} of {journal.name}")
-    gate = Gate(machine, record.opening.supported)
+    gate = DecisionGate(machine, record.opening.supported)
     instants = decisions = 0
     for instant in journal.instants(run):
         if instant.decisions is None:
@@ -94,7 +94,7 @@ def _machine(opening: Opening, began_s: float, where: str) -> StateMachine:
     return StateMachine(ClusterView(topology, SimulatedEstimates(model, opening.costs), now=began_s))
 
 
-def _decide(machine: StateMachine, gate: Gate, policy: Policy, instant: Instant) -> Answered:
+def _decide(machine: StateMachine, gate: DecisionGate, policy: Policy, instant: Instant) -> Answered:
     """As `run_loop` does; written and read back, so that 1 and 1.0 do not differ."""
     machine.apply(*instant.events)
     if not instant.events or is_quiet(instant.events):

@@ -22,7 +22,7 @@ from hemiola.live.journal import Journal, JournaledJob, RunRecord
 from hemiola.live.query.cluster import Following, RunSoFar
 from hemiola.live.tracked_job import done_by
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, JobState
-from hemiola.sched.loop import Gate, is_quiet, run_loop
+from hemiola.sched.loop import DecisionGate, is_quiet, run_loop
 from hemiola.sched.machine import StateMachine
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
@@ -163,7 +163,7 @@ def _replayed(
 ) -> tuple[StateMachine, list[WakeAt]] | None:
     """The machine as the daemon has it, and the timers that are due; None if it cannot be had."""
     machine, policy = _machine(run, model, run.began_s), policy_from_text(run.opening.policy)
-    gate = Gate(machine, run.opening.supported)
+    gate = DecisionGate(machine, run.opening.supported)
     timers: list[WakeAt] = []
     for instant in journal.instants(run.id):
         machine.apply(*instant.events)

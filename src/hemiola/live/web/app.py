@@ -20,7 +20,7 @@ from hemiola.core.errors import HemiolaError, InputError
 from hemiola.live.web import schema
 from hemiola.live.web import schema as values
 from hemiola.live.web.metrics import CONTENT_TYPE, Metrics
-from hemiola.live.web.queries import Desk
+from hemiola.live.web.queries import Queries
 from hemiola.live.web.responses import NotThereError
 from hemiola.live.web.security import Guard, Rates, Tokens, problem_body
 
@@ -101,17 +101,17 @@ class Closing:
 
 
 def make_app(
-    desk: Desk, *, hosts: frozenset[str], tokens: Tokens | None = None, closing: Closing | None = None,
+    queries: Queries, *, hosts: frozenset[str], tokens: Tokens | None = None, closing: Closing | None = None,
     rates: Rates | None = None, failures: Rates | None = None, tls: bool = False,
 ) -> ASGIApp:  # fmt: skip
     """The whole service as an ASGI application."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(_only_known)])
-    metrics = Metrics(lambda: (desk.status(), desk.frame()), desk.camera)
+    metrics = Metrics(lambda: (queries.status(), queries.frame()), queries.snapshots)
     _add_errors(app)
-    _add_state(app, desk)
-    _add_history(app, desk)
-    _add_operations(app, desk)
-    _add_streams(app, desk, metrics, closing or Closing())
+    _add_state(app, queries)
+    _add_history(app, queries)
+    _add_operations(app, queries)
+    _add_streams(app, queries, metrics, closing or Closing())
     _add_page(app)
     document = msgspec.json.encode(describe(app, tokens=tokens is not None))
 
@@ -167,74 +167,74 @@ def _add_errors(app: FastAPI) -> None:
         return refuse(500, "the service failed at this", "its log says more; please report it")
 
 
-def _add_state(app: FastAPI, desk: Desk) -> None:
+def _add_state(app: FastAPI, queries: Queries) -> None:
     @app.get("/api/v1/status", responses=answers(schema.StatusView))
     def status() -> Response:
         """How the service stands: who leads, engine, policy, mode, counts."""
-        return as_json(desk.status())
+        return as_json(queries.status())
 
     @app.get("/api/v1/cluster", responses=answers(schema.Cluster))
     def cluster() -> Response:
         """All hosts with their GPUs, by rack."""
-        return as_json(desk.frame().cluster)
+        return as_json(queries.frame().cluster)
 
     @app.get("/api/v1/nodes", responses=answers(schema.Nodes))
     def nodes(limit: Limit = 100, after: Name | None = None) -> Response:
         """Hosts with their GPUs, page by page."""
-        return as_json(desk.nodes(after, limit))
+        return as_json(queries.nodes(after, limit))
 
     @app.get("/api/v1/links", responses=answers(schema.Links))
     def links() -> Response:
         """Predicted loads of all links: by the cost model, from the jobs that run. Not measured."""
-        return as_json(desk.frame().links)
+        return as_json(queries.frame().links)
 
 
-def _add_history(app: FastAPI, desk: Desk) -> None:
+def _add_history(app: FastAPI, queries: Queries) -> None:
     @app.get("/api/v1/jobs", responses=answers(schema.Jobs))
     def jobs(
         state: JobState = "open", user: Name | None = None, limit: Limit = 100, after: Name | None = None
     ) -> Response:
         """Jobs: open ones in order of arrival, ended ones submitted last first."""
-        return as_json(desk.jobs(state, user, after, limit))
+        return as_json(queries.jobs(state, user, after, limit))
 
     @app.get("/api/v1/jobs/{id}", responses=answers(schema.JobDetail))
     def job(id: Annotated[str, Path(min_length=1, max_length=200)]) -> Response:
         """A job by UUID or by the engine's id, with the last decisions about it."""
-        return as_json(desk.job(id))
+        return as_json(queries.job(id))
 
     @app.get("/api/v1/decisions", responses=answers(schema.Decisions))
     def decisions(
         run: Number | None = None, job: Name | None = None, limit: Limit = 100, before: Cursor | None = None
     ) -> Response:
         """Decisions with reasons and refusals, newest first: the last 2,000, or those of one run of the journal."""
-        return as_json(desk.decisions(run, job, before, limit))
+        return as_json(queries.decisions(run, job, before, limit))
 
     @app.get("/api/v1/runs", responses=answers(schema.Runs))
     def runs(limit: Limit = 100, before: Number | None = None) -> Response:
         """The journal's runs, newest first."""
-        return as_json(desk.runs(before, limit))
+        return as_json(queries.runs(before, limit))
 
     @app.get("/api/v1/shadow", responses=answers(schema.ShadowView))
     def shadow() -> Response:
         """What other policies would have made of the same jobs; begins a new comparison if one is due."""
-        return as_json(desk.shadow())
+        return as_json(queries.shadow())
 
 
-def _add_operations(app: FastAPI, desk: Desk) -> None:
+def _add_operations(app: FastAPI, queries: Queries) -> None:
     @app.post("/api/v1/kill-switch", responses=answers(schema.KillSwitch))
     def throw() -> Response:
         """Throw the kill switch: nothing more is carried out. Needs the role operate."""
         _log.warning("the kill switch is thrown through the API")
-        return as_json(desk.throw(True))
+        return as_json(queries.throw(True))
 
     @app.delete("/api/v1/kill-switch", responses=answers(schema.KillSwitch))
     def take_back() -> Response:
         """Take the kill switch back. Needs the role operate."""
         _log.warning("the kill switch is taken back through the API")
-        return as_json(desk.throw(False))
+        return as_json(queries.throw(False))
 
 
-def _add_streams(app: FastAPI, desk: Desk, metrics: Metrics, closing: Closing) -> None:
+def _add_streams(app: FastAPI, queries: Queries, metrics: Metrics, closing: Closing) -> None:
     @app.get("/metrics", responses=answers(None, media_type="text/plain"))
     def text() -> Response:
         """Metrics for Prometheus."""
@@ -245,17 +245,17 @@ def _add_streams(app: FastAPI, desk: Desk, metrics: Metrics, closing: Closing) -
         """Server-sent events: `snapshot` with the number of the newest change. It goes on until somebody ends it."""
         if closing.streams >= STREAMS_MOST:
             raise HTTPException(429, "too many streams are open", {"retry-after": "30"})
-        return StreamingResponse(_changes(desk, closing), media_type="text/event-stream")
+        return StreamingResponse(_changes(queries, closing), media_type="text/event-stream")
 
 
-async def _changes(desk: Desk, closing: Closing) -> AsyncIterator[bytes]:
+async def _changes(queries: Queries, closing: Closing) -> AsyncIterator[bytes]:
     """The number of each change, and a sign of life now and then."""
     closing.streams += 1
     try:
         last, silent_s = -1, 0.0
         while not closing.now:
             try:
-                number = (await asyncio.to_thread(desk.frame)).number
+                number = (await asyncio.to_thread(queries.frame)).number
             except HemiolaError:
                 number = last
             if number != last:

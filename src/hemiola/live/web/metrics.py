@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from hemiola.live.web.responses import Frame
 from hemiola.live.web.schema import VERSION, StatusView
-from hemiola.live.web.snapshots import THOUGHT_S, Camera
+from hemiola.live.web.snapshots import THOUGHT_S, Snapshots
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -28,8 +28,8 @@ class Metrics(Collector):
         read: the status, and the frame it was made from.
     """
 
-    def __init__(self, read: Callable[[], tuple[StatusView, Frame]], camera: Camera) -> None:
-        self._read, self._camera = read, camera
+    def __init__(self, read: Callable[[], tuple[StatusView, Frame]], snapshots: Snapshots) -> None:
+        self._read, self._snapshots = read, snapshots
         self._lock = threading.Lock()
         self._refused: Counter[str] = Counter(dict.fromkeys(("host", "origin", "rate", "role", "token"), 0))
         self._registry = CollectorRegistry(auto_describe=False)
@@ -59,13 +59,13 @@ class Metrics(Collector):
         decisions = CounterMetricFamily(
             "hemiola_decisions", "Decisions of this process's policies.", labels=("kind", "refused")
         )
-        for (kind, refused), count in sorted(dict(self._camera.counts).items()):
+        for (kind, refused), count in sorted(dict(self._snapshots.counts).items()):
             decisions.add_metric((kind, str(refused).lower()), count)
         yield decisions
-        counts = list(accumulate(self._camera.thoughts))
+        counts = list(accumulate(self._snapshots.thoughts))
         yield HistogramMetricFamily(
             "hemiola_decision_seconds", "How long the policy computed at each instant.",
-            buckets=list(zip([*map(str, THOUGHT_S), "+Inf"], counts, strict=True)), sum_value=self._camera.thought_s,
+            buckets=list(zip([*map(str, THOUGHT_S), "+Inf"], counts, strict=True)), sum_value=self._snapshots.thought_s,
         )  # fmt: skip
         requests = CounterMetricFamily(
             "hemiola_http_refused", "Requests that were not answered, by reason.", labels=("reason",)

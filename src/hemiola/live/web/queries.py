@@ -20,10 +20,10 @@ from hemiola.live.service import Service
 from hemiola.live.web import responses, schema
 from hemiola.live.web.responses import Frame, NotThereError, decided, ended_job
 from hemiola.live.web.shadow import Shadow
-from hemiola.live.web.snapshots import KEEP, Camera, DecisionNote, Picture, Predictor, ViewPicture
+from hemiola.live.web.snapshots import KEEP, DecisionNote, JobSnapshot, Predictor, Snapshot, Snapshots
 from hemiola.trace.atomic import replacing
 
-__all__ = ["Desk", "NotYetError"]
+__all__ = ["NotYetError", "Queries"]
 
 NO_RUN = "no run goes on, and the next one begins by itself"
 STANDBY_S = 1.0
@@ -34,7 +34,7 @@ class NotYetError(HemiolaError):
     """No run has begun."""
 
 
-class Desk:
+class Queries:
     """What the routes ask.
 
     Args:
@@ -42,10 +42,10 @@ class Desk:
     """
 
     def __init__(
-        self, service: Service, journal: Journal, camera: Camera, *, kill_switch: Path | None = None,
+        self, service: Service, journal: Journal, snapshots: Snapshots, *, kill_switch: Path | None = None,
         shadow: Shadow | None = None,
     ) -> None:  # fmt: skip
-        self._service, self._journal, self.camera = service, journal, camera
+        self._service, self._journal, self.snapshots = service, journal, snapshots
         self._kill_switch, self._shadow = kill_switch, shadow
         self._lock = threading.Lock()
         self._frame: Frame | None = None
@@ -67,7 +67,7 @@ class Desk:
         Raises:
             NotYetError: no run has begun yet, here or elsewhere.
         """
-        picture = self.camera.look() if self._service.view is not None else None
+        picture = self.snapshots.look() if self._service.view is not None else None
         with self._lock:
             if picture is None:
                 now_s = time.monotonic()
@@ -78,7 +78,7 @@ class Desk:
                 self._frame = self._framed(picture)
             return self._frame
 
-    def _framed(self, picture: Picture) -> Frame:
+    def _framed(self, picture: Snapshot) -> Frame:
         if self._predictor is None or self._predictor.topology is not picture.topology:
             self._predictor = Predictor(picture.topology)
         frame = Frame(self._number, picture, self._predictor)
@@ -88,7 +88,7 @@ class Desk:
             frame.number = self._number
         return frame
 
-    def _from_journal(self) -> Picture:
+    def _from_journal(self) -> Snapshot:
         run = responses.last_run(self._journal)
         if run is None:
             raise NotYetError(
@@ -121,7 +121,7 @@ class Desk:
 
     def _turned_s(self) -> float | None:
         """When the loop last came around, or began to lead: one that always breaks before counts, too."""
-        return max(filter(None, (self.camera.turned_s, self._service.leads_s)), default=None)
+        return max(filter(None, (self.snapshots.turned_s, self._service.leads_s)), default=None)
 
     def _the_run(self, number: int | None) -> RunRecord | None:
         if number is None:
@@ -141,7 +141,7 @@ class Desk:
             found = (ended_job(topologies.at(record.ended_s), record) for record in records)
             return schema.Jobs(tuple(_named(view, names) for view in found), following, None)
 
-        def wanted(seen: ViewPicture) -> bool:
+        def wanted(seen: JobSnapshot) -> bool:
             return (state == "open" or seen.state == state) and (user is None or seen.user == user)
 
         frame = self.frame()
@@ -248,7 +248,7 @@ class Desk:
 
     def notes(self) -> list[DecisionNote]:
         """The last decisions, oldest first: those made here, and from the journal those of others and of the time before."""
-        own = self.camera.notes()
+        own = self.snapshots.notes()
         with self._reading:
             has_all = self._service.view is not None and own and own[-1].run <= self._last_notes.run
             if not has_all and (now_s := time.monotonic()) >= self._next_s:

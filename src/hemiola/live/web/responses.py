@@ -22,10 +22,10 @@ from hemiola.live.query.cluster import RunSoFar, estimate_from
 from hemiola.live.web import schema
 from hemiola.live.web.snapshots import (
     DecisionNote,
+    JobSnapshot,
     Loads,
-    Picture,
     Predictor,
-    ViewPicture,
+    Snapshot,
     seen_impossible,
     seen_in_journal,
     seen_live,
@@ -68,7 +68,7 @@ def run_topology(run: RunRecord) -> Topology:
 
 def picture_of(
     journal: Journal, run: RunRecord | None, topology: Topology, told: RunSoFar, *, leads: bool = False, away: str = ""
-) -> Picture:  # fmt: skip
+) -> Snapshot:  # fmt: skip
     """What the journal says of a cluster that somebody else schedules, or that has not been looked at yet; of hosts it
     knows only who runs there.
 
@@ -76,7 +76,7 @@ def picture_of(
         told: the run so far.
     """
     jobs = (_as_it_stands(job, topology, told) for job in journal.open_jobs())
-    return Picture(
+    return Snapshot(
         run=run.id if run else None, taken_s=time.time(), topology=topology, jobs=tuple(jobs), masks=None,
         down=(False,) * len(topology.hosts), blocked={}, away=away, last={}, decided=0, leads=leads,
     )  # fmt: skip
@@ -201,7 +201,7 @@ class FreeCapacity:
         self._topology, self._free = topology, free
         self._answers: dict[tuple[int, str, str, int], str] = {}
 
-    def why(self, seen: ViewPicture, last: DecisionNote | None, ahead: int) -> str:
+    def why(self, seen: JobSnapshot, last: DecisionNote | None, ahead: int) -> str:
         """The engine's own word, or the policy's last one about it, or what it lacks; and what its user seems not to know.
 
         Args:
@@ -210,7 +210,7 @@ class FreeCapacity:
         why = self._why(seen, last, ahead)
         return f"{why}; {seen.misread}" if seen.misread else why
 
-    def _why(self, seen: ViewPicture, last: DecisionNote | None, ahead: int) -> str:
+    def _why(self, seen: JobSnapshot, last: DecisionNote | None, ahead: int) -> str:
         if seen.note:
             return seen.note
         if last is not None and isinstance(last.decision, Stop) and not last.refused:
@@ -227,7 +227,7 @@ class FreeCapacity:
             )
         )
 
-    def _lack(self, seen: ViewPicture) -> str:
+    def _lack(self, seen: JobSnapshot) -> str:
         job = seen.job
         key = job.gpus, job.gpu_type, job.required, job.hosts
         if key not in self._answers:
@@ -318,7 +318,7 @@ def decided(topology: Topology | None, note: DecisionNote, who: tuple[str, str])
 
 def _job(
     topology: Topology | None,
-    seen: ViewPicture,
+    seen: JobSnapshot,
     now_s: float,
     why: str,
     speed: tuple[float | None, float | None],
@@ -345,13 +345,13 @@ def ended_job(topology: Topology | None, record: JournaledJob) -> schema.JobView
 class Frame:
     """All that can be said of one picture, each part worked out at the first question."""
 
-    def __init__(self, number: int, picture: Picture, predictor: Predictor) -> None:
+    def __init__(self, number: int, picture: Snapshot, predictor: Predictor) -> None:
         self.number, self.picture = number, picture
         self._predictor = predictor
         self.topology = picture.topology
 
     @cached_property
-    def seen(self) -> list[ViewPicture]:
+    def seen(self) -> list[JobSnapshot]:
         """Jobs that have not ended, in order of arrival; then those that could never run."""
         seen = [
             seen_in_journal(job)
@@ -425,7 +425,7 @@ class Frame:
         return _job(self.topology, seen, now_s, why, self._speeds.get(index, (None, None)))
 
     def jobs(
-        self, wanted: Callable[[ViewPicture], bool], after: str | None, limit: int, now_s: float
+        self, wanted: Callable[[JobSnapshot], bool], after: str | None, limit: int, now_s: float
     ) -> schema.Jobs:
         """A page of those that are wanted, in order of arrival."""
         all_of_them = [index for index, seen in enumerate(self.seen) if wanted(seen)]

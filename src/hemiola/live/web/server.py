@@ -20,10 +20,10 @@ try:
     import uvicorn
 
     from hemiola.live.web.app import Closing, make_app
-    from hemiola.live.web.queries import Desk
+    from hemiola.live.web.queries import Queries
     from hemiola.live.web.security import Tokens
     from hemiola.live.web.shadow import Shadow
-    from hemiola.live.web.snapshots import Camera
+    from hemiola.live.web.snapshots import Snapshots
 except ModuleNotFoundError as missing:
     raise InputError(
         f"the page and the API need {missing.name}, which is not installed", "pip install 'hemiola[serve]'"
@@ -69,12 +69,12 @@ class WebServer:
             )
         if tls is None and not is_loopback(self._host):
             _log.warning("%s is served without TLS: whoever sees the traffic sees the tokens", address)
-        self._camera, self._closing, self._shadow = Camera(), Closing(), shadow
-        self._desk = Desk(service, journal, self._camera, kill_switch=kill_switch, shadow=shadow)
+        self._snapshots, self._closing, self._shadow = Snapshots(), Closing(), shadow
+        self._queries = Queries(service, journal, self._snapshots, kill_switch=kill_switch, shadow=shadow)
         self._service, self._tls = service, tls
         names = {self._host, socket.gethostname(), socket.getfqdn()} - {"0.0.0.0", "::", ""}
         hosts = frozenset(name.lower() for name in (*LOCAL, *allowed_hosts, *names))
-        app = make_app(self._desk, hosts=hosts, tokens=known, closing=self._closing, tls=tls is not None)
+        app = make_app(self._queries, hosts=hosts, tokens=known, closing=self._closing, tls=tls is not None)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", server_header=False, proxy_headers=False,
@@ -91,7 +91,7 @@ class WebServer:
         port = self._socket.getsockname()[1]
         shown = f"[{self._host}]" if ":" in self._host else self._host
         self.url = f"{'https' if self._tls else 'http'}://{shown}:{port}/"
-        self._service.watcher = self._camera  # type: ignore[assignment]
+        self._service.watcher = self._snapshots  # type: ignore[assignment]
         self._thread = threading.Thread(target=self._serve, name="hemiola-web", daemon=True)
         self._thread.start()
         threading.Thread(target=self._remember, name="hemiola-web-history", daemon=True).start()
@@ -115,7 +115,7 @@ class WebServer:
 
     def _remember(self) -> None:
         try:
-            self._desk.notes()  # so that nobody waits for it
+            self._queries.notes()  # so that nobody waits for it
         except HemiolaError as problem:
             _log.warning("the last decisions could not be read: %s", problem.what)
 

@@ -30,12 +30,12 @@ from hemiola.trace.reports import HostReport
 __all__ = [
     "KEEP",
     "THOUGHT_S",
-    "Camera",
     "DecisionNote",
+    "JobSnapshot",
     "Loads",
-    "Picture",
     "Predictor",
-    "ViewPicture",
+    "Snapshot",
+    "Snapshots",
     "seen_impossible",
     "seen_in_journal",
     "seen_live",
@@ -66,7 +66,7 @@ class DecisionNote(msgspec.Struct, frozen=True):
     who: Identity | None
 
 
-class ViewPicture(msgspec.Struct, frozen=True, kw_only=True):
+class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A job in a picture, wherever the picture comes from."""
 
     job: Job
@@ -90,7 +90,7 @@ class ViewPicture(msgspec.Struct, frozen=True, kw_only=True):
     shortage: str = ""
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster as it stood.
 
     Attributes:
@@ -137,16 +137,16 @@ def _shortages(view: ClusterView) -> dict[str, str]:
     return found
 
 
-class Standing(msgspec.Struct, frozen=True):
+class NumberedSnapshot(msgspec.Struct, frozen=True):
     """A picture, with the number of the last change."""
 
     number: int
-    picture: Picture
+    picture: Snapshot
 
 
-def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> ViewPicture:
+def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> JobSnapshot:
     """A job of the view."""
-    return ViewPicture(
+    return JobSnapshot(
         job=state.job, engine_id=who.engine_id if who else "", user=who.user if who else state.job.user,
         name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
         served_s=state.served_s, queued_s=state.queued_s + state.withheld_s, preemptions=state.preemptions,
@@ -155,9 +155,9 @@ def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> View
     )  # fmt: skip
 
 
-def seen_impossible(job: Job, who: Identity | None) -> ViewPicture:
+def seen_impossible(job: Job, who: Identity | None) -> JobSnapshot:
     """A job that could never run here, as the journal has it, too."""
-    return ViewPicture(
+    return JobSnapshot(
         job=job, engine_id=who.engine_id if who else "", user=who.user if who else job.user,
         name=who.name if who else "", state="held", since_s=job.submit_s, placement=None, served_s=0.0, queued_s=0.0,
         preemptions=0, binds_failed=0, note=f"{NEVER}: {who.note if who else 'no place is large enough'}",
@@ -165,12 +165,12 @@ def seen_impossible(job: Job, who: Identity | None) -> ViewPicture:
     )  # fmt: skip
 
 
-def seen_in_journal(record: JournaledJob) -> ViewPicture:
+def seen_in_journal(record: JournaledJob) -> JobSnapshot:
     """A job of the journal, which has it at the size that it was submitted for."""
     job, place = record.job, record.placement
     if record.status == "running" and place is not None and job.is_elastic:
         job = job.sized(place.gpus)
-    return ViewPicture(
+    return JobSnapshot(
         job=job, engine_id=record.engine_id, user=record.user, name=record.name, state=record.status,
         since_s=record.since_s, placement=place, served_s=record.served_s,
         queued_s=record.queued_s + record.withheld_s, preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
@@ -186,13 +186,13 @@ def _started(record: JournaledJob, run: int) -> DecisionNote | None:
     return DecisionNote(run, -1, record.since_s, Start(record.uuid, record.placement, record.note), "", None)
 
 
-class Camera:
+class Snapshots:
     """A `Watcher` of the loop that gives pictures to any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._wanted = False
-        self._picture: Picture | None = None
+        self._picture: Snapshot | None = None
         self._next_s = 0.0
         self._run, self._number = -1, 0
         self._seen = False
@@ -210,7 +210,7 @@ class Camera:
     # ---- the loop's side
 
     def turned(
-        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True, remembered: Sequence[JournaledJob] = (),
+        self, view: ClusterView, driver: LiveDriver, run: int, *, seen: bool = True, recovered: Sequence[JournaledJob] = (),
     ) -> None:  # fmt: skip
         """The loop has come around; a picture, if one is wanted and it is time, and there is something to see."""
         self._settle()
@@ -219,7 +219,7 @@ class Camera:
             self.turned_s = time.time()
         else:
             self._run, self._number = run, 0
-            self._last = {job.uuid: note for job in remembered if (note := _started(job, run)) is not None}
+            self._last = {job.uuid: note for job in recovered if (note := _started(job, run)) is not None}
             self._next_s = 0.0
         began_s = time.monotonic()
         self._seen = seen
@@ -282,11 +282,11 @@ class Camera:
             _log.exception("the engine's name of job %s is not known", job)
             return None
 
-    def _take(self, view: ClusterView, driver: LiveDriver, run: int) -> Picture:
+    def _take(self, view: ClusterView, driver: LiveDriver, run: int) -> Snapshot:
         inventory = view.inventory
         open_jobs = [state for state in view.jobs.values() if state.status != ENDED]
         self._last = {state.id: note for state in open_jobs if (note := self._last.get(state.id)) is not None}
-        return Picture(
+        return Snapshot(
             run=run, taken_s=time.time(), topology=view.topology,
             jobs=tuple((copy.copy(state), driver.identity(state.id)) for state in open_jobs),
             masks=tuple(inventory.masks), down=tuple(inventory.down), blocked=dict(inventory.blocked),
@@ -297,7 +297,7 @@ class Camera:
 
     # ---- everybody else's
 
-    def look(self, patience_s: float = PATIENCE_S) -> Picture | None:
+    def look(self, patience_s: float = PATIENCE_S) -> Snapshot | None:
         """The newest picture; waited for only if it is old and the loop turns. Another one is asked for."""
         with self._lock:
             self._wanted = True
@@ -356,12 +356,12 @@ class Predictor:
         """Of the links, each direction."""
         return [float(rate) for rate in self._model.capacities_bytes_per_s]
 
-    def predict(self, running: Sequence[ViewPicture]) -> Loads:
+    def predict(self, running: Sequence[JobSnapshot]) -> Loads:
         """Loads and speeds while these run together."""
         with self._lock:
             return self._predict(running)
 
-    def _predict(self, running: Sequence[ViewPicture]) -> Loads:
+    def _predict(self, running: Sequence[JobSnapshot]) -> Loads:
         model, network = self._model, MaxMin().network(self._model.capacities_bytes_per_s)
         speeds: dict[int, Speed] = {}
         crossing, unknown = {}, 0
@@ -392,5 +392,5 @@ class Predictor:
                     sent.setdefault(link, []).append((index, factor * found.need.traffic_bytes / iteration_s))
         return Loads(sent, speeds, unknown)
 
-    def _speed(self, seen: ViewPicture, iteration_s: float) -> Speed:
+    def _speed(self, seen: JobSnapshot, iteration_s: float) -> Speed:
         return Speed(iteration_s, iteration_s / self._model.alone(seen.job).best_s)

@@ -18,7 +18,7 @@ from hemiola.profiler.trace.merge import collect
 from hemiola.profiler.trace.parts import ended_parts, part_files
 from hemiola.profiler.trace.recorder import IterationRecorder, logger
 from hemiola.profiler.trace.server import parse_address
-from hemiola.profiler.trace.session import Session
+from hemiola.profiler.trace.session import TraceSession
 from hemiola.profiler.trace.values import TraceOptions
 from hemiola.trace.jobs.timeline_json import write_timeline
 
@@ -66,13 +66,13 @@ def record(
         Path(path), mode=mode, listen=listen, keep_iterations=keep_iterations, demand_iterations=demand_iterations,
         answer_signal=answer_signal, clock_skew_s=clock_skew_s,
     )  # fmt: skip
-    if Session.active is not None and not Session.active.options.parts:
-        Session.active.close("")
-    if Session.active is not None:
-        logger.warning("already recording into %s: %s is not written", Session.active.options.path, path)
-        yield Session.active.recorder
+    if TraceSession.active is not None and not TraceSession.active.options.parts:
+        TraceSession.active.close("")
+    if TraceSession.active is not None:
+        logger.warning("already recording into %s: %s is not written", TraceSession.active.options.path, path)
+        yield TraceSession.active.recorder
         return
-    session = Session(options)
+    session = TraceSession(options)
     try:
         session.arm()
     except Exception as problem:
@@ -179,7 +179,7 @@ def wait_for_parts(folder: Path, ranks: int, *, crashed: bool, since_ns: int = 0
         time.sleep(0.1)
 
 
-def _close(session: Session, why: str) -> None:
+def _close(session: TraceSession, why: str) -> None:
     """End the recording; rank 0 merges. Nothing that fails here reaches the script."""
     try:
         if not session.close(why):
@@ -193,7 +193,7 @@ def _close(session: Session, why: str) -> None:
         logger.warning("the recording could not be put together, its parts are in %s: %s", parts, problem)
 
 
-def _merge(session: Session, *, crashed: bool) -> None:
+def _merge(session: TraceSession, *, crashed: bool) -> None:
     path, parts = Path(session.options.path), Path(session.options.parts)
     since_ns = session.began_ns
     wait_for_parts(parts, session.head.world_size, crashed=crashed, since_ns=since_ns)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.profiler.trace.session import Session
+from hemiola.profiler.trace.session import TraceSession
 from hemiola.profiler.trace.values import TraceOptions
 
 __all__ = ["RECORD", "start", "variables"]
@@ -32,5 +32,5 @@ def variables(options: TraceOptions, environment: Mapping[str, str]) -> dict[str
 def start() -> None:
     """Arm a recording with the options that the environment holds."""
     options = msgspec.convert(json.loads(os.environ[RECORD]), TraceOptions)
-    if Session.active is None:
-        Session(options).arm()
+    if TraceSession.active is None:
+        TraceSession(options).arm()

@@ -32,16 +32,16 @@ from hemiola.profiler.trace.recorder import IterationRecorder, logger
 from hemiola.profiler.trace.server import TraceServer, exposition, parse_address
 from hemiola.profiler.trace.values import PartFacts, PartHead, RankGroup, TraceOptions
 
-__all__ = ["Session"]
+__all__ = ["TraceSession"]
 
 _END_S = 15.0
 _ATTEMPT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
 
-class Session:
-    """The recording of this process; there is one at a time (`Session.active`)."""
+class TraceSession:
+    """The recording of this process; there is one at a time (`TraceSession.active`)."""
 
-    active: Session | None = None
+    active: TraceSession | None = None
     count = 0
 
     def __init__(self, options: TraceOptions) -> None:
@@ -70,8 +70,8 @@ class Session:
 
     def arm(self) -> None:
         """Install the hooks; recording begins with the first collective or backward pass."""
-        Session.active = self
-        Session.count += 1
+        TraceSession.active = self
+        TraceSession.count += 1
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
         hide(recorder, kernels, collectives, buckets, values, profile, with_callees=True)
@@ -88,7 +88,7 @@ class Session:
             return False
         self._closed = True
         atexit.unregister(self._at_exit)
-        Session.active = None
+        TraceSession.active = None
         began = self._keeper is not None
         why = f"recording failed: {self.recorder.failure}" if self.recorder.failure else why
         if self._keeper is not None:
@@ -126,7 +126,7 @@ class Session:
         writer.write(head)
         keeper = self._keeper = Keeper(self.recorder, writer, self._head)
         self._demands = Demands(self.recorder, self._profiling, keeper, self.options)
-        self._peers = Peers(keeper, self._demands, self.recorder.now, Session.count)
+        self._peers = Peers(keeper, self._demands, self.recorder.now, TraceSession.count)
         self.recorder.on_boundary = self._boundary
         for group in self._early:
             keeper.tell(group)
@@ -139,7 +139,7 @@ class Session:
     def _writer(self, head: PartHead) -> PartWriter:
         if not self.options.parts:
             return NoPart()
-        stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}-{Session.count}"
+        stem = Path(self.options.parts) / f"rank{head.rank:05d}-{self._pid}-{TraceSession.count}"
         return PartWriter(stem, self.options.keep_iterations)
 
     def _boundary(self, draft: Any, last: bool) -> bool:

@@ -35,7 +35,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class RankGroup:
+class AlikeRanks:
     """Ranks that send and receive alike.
 
     Attributes:
@@ -70,7 +70,7 @@ class ScheduleFigures:
     hops: int = 0
     sent: int = 0
     between: dict[tuple[int, int], float] | None = None
-    groups: tuple[RankGroup, ...] = ()
+    groups: tuple[AlikeRanks, ...] = ()
     trees: tuple[RankTree, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ def _share(schedule: CollectiveSchedule, move: ChunkMove) -> float:
     return sum(schedule.weights[move.source.index : move.source.index + move.count])
 
 
-def _groups(ranks: int, shares: dict[tuple[int, int], float]) -> tuple[RankGroup, ...]:
+def _groups(ranks: int, shares: dict[tuple[int, int], float]) -> tuple[AlikeRanks, ...]:
     sends, receives = [0.0] * ranks, [0.0] * ranks
     to, of = Counter(source for source, _ in shares), Counter(target for _, target in shares)
     for (source, target), share in shares.items():
@@ -114,7 +114,7 @@ def _groups(ranks: int, shares: dict[tuple[int, int], float]) -> tuple[RankGroup
     for rank in range(ranks):
         key = round(sends[rank], 6), round(receives[rank], 6), to[rank], of[rank]
         alike.setdefault(key, []).append(rank)
-    found = [RankGroup(tuple(members), *key) for key, members in alike.items()]
+    found = [AlikeRanks(tuple(members), *key) for key, members in alike.items()]
     return tuple(sorted(found, key=lambda group: (-max(group.sends, group.receives), group.ranks)))
 
 
@@ -185,7 +185,7 @@ def ranks_words(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {text}"
 
 
-def rank_rows(groups: Sequence[RankGroup]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def rank_rows(groups: Sequence[AlikeRanks]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Heads and lines of the table of ranks."""
     rows: list[tuple[str, ...]] = [
         (ranks_words(one.ranks), multiple(one.sends), f"{one.to:,}", multiple(one.receives), f"{one.of:,}")

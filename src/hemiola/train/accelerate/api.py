@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hemiola.core.errors import InputError
 from hemiola.core.plan import Plan
 from hemiola.core.units import parse_rate
-from hemiola.train.accelerate.ddp_attributes import Given, exchanged, given_of
+from hemiola.train.accelerate.ddp_attributes import WrapperSettings, exchanged, given_of
 from hemiola.train.accelerate.job import AcceleratedJob
 from hemiola.train.accelerate.model import Accelerated, adopt, jobs_within
 from hemiola.train.accelerate.settings import AccelerationSettings
@@ -83,7 +83,7 @@ def accelerate(
         raise InputError(
             "there is no process group", 'call torch.distributed.init_process_group("gloo") before'
         )
-    given = Given()
+    given = WrapperSettings()
     if isinstance(model, DistributedDataParallel):
         given, model = given_of(model), model.module
     if not isinstance(optimizer, torch.optim.Optimizer):

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hemiola.core.errors import InputError
 
 __all__ = [
-    "Given",
+    "WrapperSettings",
     "exchanged",
     "given_of",
     "ignored_by",
@@ -42,7 +42,7 @@ _ARGUMENTS = {
 """What `hemiola.accelerate` takes in its place, by DDP's name."""
 
 
-class Given(NamedTuple):
+class WrapperSettings(NamedTuple):
     """What a wrapper was told that the next one goes by, where it is not told otherwise."""
 
     broadcast_buffers: bool = True
@@ -119,7 +119,7 @@ def why_not_read(name: str) -> str:
     )
 
 
-def given_of(model: DistributedDataParallel) -> Given:
+def given_of(model: DistributedDataParallel) -> WrapperSettings:
     """What a DistributedDataParallel goes by.
 
     Raises:
@@ -132,7 +132,7 @@ def given_of(model: DistributedDataParallel) -> Given:
         )
     group = None if model.process_group is torch.distributed.group.WORLD else model.process_group
     finds = model.find_unused_parameters or model.static_graph  # which finds them by itself
-    return Given(bool(model.broadcast_buffers), bool(finds), group)
+    return WrapperSettings(bool(model.broadcast_buffers), bool(finds), group)
 
 
 def _unheard_of(ddp: DistributedDataParallel) -> str:

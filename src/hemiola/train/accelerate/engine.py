@@ -30,7 +30,7 @@ from hemiola.train.accelerate.buckets import Bundle, ParameterSlot, RowBucket, b
 from hemiola.train.accelerate.embeddings import Lookups, Table, TiedHead
 from hemiola.train.accelerate.handles import Carrier, RowCarrier
 from hemiola.train.accelerate.parameter_hooks import attend, leave, tell_owner, unwatch, watch
-from hemiola.train.accelerate.trace_hooks import Teller
+from hemiola.train.accelerate.trace_hooks import TraceHooks
 from hemiola.train.accelerate.updates import Modes, Updates
 
 __all__ = ["PlanExecutor"]
@@ -57,7 +57,7 @@ class PlanExecutor:
 
     def __init__(
         self, module: nn.Module, parameters: dict[str, nn.Parameter], plan: Plan, tables: dict[str, Table], carrier: Carrier,
-        updates: Updates, ranks: int, timeout_s: float, teller: Teller | None = None,
+        updates: Updates, ranks: int, timeout_s: float, teller: TraceHooks | None = None,
     ) -> None:  # fmt: skip
         """Takes hold of the model.
 

@@ -21,10 +21,10 @@ from hemiola.comm.transport import Endpoint, Handle
 from hemiola.core.errors import HemiolaError, InputError, InternalError
 from hemiola.core.plan import FEW, SMALL_BYTES
 from hemiola.train.accelerate.sparse_rows import (
+    BitExchange,
     Fill,
     TableRowNames,
     TableRowTransfer,
-    Telling,
     TransferInFlight,
     names_of,
 )
@@ -208,7 +208,7 @@ class GradientExchange:
     def name_rows(self, number: int, named: Sequence[Tensor], priority: int = 0) -> list[TableRowNames]:
         """As `RowCarrier.name_rows`."""
         own = np.concatenate([table.numpy() for table in named])
-        telling = Telling(self._end, own, priority, self._tag(number) + _BEFORE)
+        telling = BitExchange(self._end, own, priority, self._tag(number) + _BEFORE)
         self._end.call(telling.begin)
         return names_of(telling, map(len, named))
 
@@ -244,7 +244,7 @@ class GradientExchange:
     ) -> None:  # fmt: skip
         """As `RowCarrier.end_rows`."""
         own = np.concatenate([*(table.numpy() for table in touched), np.array(present)])
-        telling = Telling(self._end, own, priority, self._tag(number))
+        telling = BitExchange(self._end, own, priority, self._tag(number))
         names = names_of(telling, [*map(len, touched), *(1 for _ in present)])
 
         def end() -> None:

@@ -37,7 +37,14 @@ from hemiola.train.accelerate.embeddings import Table, planned_tables
 from hemiola.train.accelerate.engine import PlanExecutor
 from hemiola.train.accelerate.exchange import GradientExchange
 from hemiola.train.accelerate.handles import Carrier
-from hemiola.train.accelerate.measured import Advised, Work, advised, change, mean_of, measured_graph
+from hemiola.train.accelerate.measured import (
+    AutoPlan,
+    IterationWork,
+    autoplan,
+    change,
+    mean_of,
+    measured_graph,
+)
 from hemiola.train.accelerate.nccl_exchange import GroupExchange
 from hemiola.train.accelerate.probe import (
     CHUNK_BYTES_MAX,
@@ -51,7 +58,7 @@ from hemiola.train.accelerate.probe import (
 )
 from hemiola.train.accelerate.profile import MeasuredIteration, TrainingProfile, defer_transfers
 from hemiola.train.accelerate.settings import AccelerationSettings
-from hemiola.train.accelerate.trace_hooks import Teller, forward_begins
+from hemiola.train.accelerate.trace_hooks import TraceHooks, forward_begins
 from hemiola.train.accelerate.updates import Updates
 
 __all__ = ["COMPILED", "JOB", "AcceleratedJob"]
@@ -113,9 +120,9 @@ class AcceleratedJob:
         self._count = self._followed_from = self._tried_from = 0
         self._found: dict[str, float] = {}
         self._times: deque[tuple[float, float]] = deque(maxlen=_JUDGED)  # no more are looked at
-        self._works: deque[Work] = deque(maxlen=_JUDGED)
-        self._work = Work()  # of the iteration under way
-        self._work_before: list[Work] = []
+        self._works: deque[IterationWork] = deque(maxlen=_JUDGED)
+        self._work = IterationWork()  # of the iteration under way
+        self._work_before: list[IterationWork] = []
         self._last = time.perf_counter()
         self._said = Acceleration(state="profiling", iterations=0)
         self._has_warned = False
@@ -245,7 +252,7 @@ class AcceleratedJob:
             waited_s, self.engine.waited_s = self.engine.waited_s, 0.0
         self._times.append((now - self._last, waited_s))
         self._works.append(self._work)
-        self._work = Work()
+        self._work = IterationWork()
         self._last = now
         self._count += 1
         if self._profile is not None and self._count == _UNTOUCHED + _MEASURED:
@@ -327,18 +334,18 @@ class AcceleratedJob:
         self._go_over(advice.plan, end)
         self._say("on", advice.words, **found)
 
-    def _advised(self, measured: MeasuredIteration, own: MeasuredIteration, end: Endpoint) -> Advised:
+    def _advised(self, measured: MeasuredIteration, own: MeasuredIteration, end: Endpoint) -> AutoPlan:
         """What rank 0 makes of the links, which all measure."""
         exchange = GradientExchange(end, CHUNK_BYTES_MAX)
         cores = cores_of(gathered(own_processors(own.busy), self.group))
         threads = cores.threads if cores.cores <= cores.threads else 0
         links = slowest(gathered(probe(exchange, self.ranks, self.settings.timeout_s, threads), self.group))
         name = type(self.module).__name__
-        advice: Advised | None = None
+        advice: AutoPlan | None = None
         if self.rank == 0:
             gain = self.settings.min_gain
-            advice = advised(name, measured, self.parameters, links, self.ranks, cores, gain)
-        found: Advised = from_first(advice, self.group)
+            advice = autoplan(name, measured, self.parameters, links, self.ranks, cores, gain)
+        found: AutoPlan = from_first(advice, self.group)
         return found
 
     def _judge(self) -> None:
@@ -390,7 +397,7 @@ class AcceleratedJob:
         self._follow(*self._followed)
         self._say("on", words)
 
-    def _changed(self, works: Iterable[Work]) -> str:
+    def _changed(self, works: Iterable[IterationWork]) -> str:
         """What these do otherwise than those that were measured before, on whichever rank; "" where they do the same."""
         found: list[str] = gathered(change(self._work_before, list(works)), self.group)
         return next(filter(None, found), "")
@@ -432,7 +439,7 @@ class AcceleratedJob:
         self._followed, self._followed_from = (plan, carrier, tables), self._count
         self.engine = PlanExecutor(
             self.module, self.parameters, plan, tables, carrier, self.updates, self.ranks, self.settings.timeout_s,
-            None if carrier.is_seen else Teller(self.group, len(plan.transfers)),
+            None if carrier.is_seen else TraceHooks(self.group, len(plan.transfers)),
         )  # fmt: skip
 
     def _leave_ddp(self) -> None:

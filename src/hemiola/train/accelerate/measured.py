@@ -27,7 +27,7 @@ from hemiola.plan.problem import PlanProblem
 from hemiola.train.accelerate.probe import Cores, RankLinks
 from hemiola.train.accelerate.profile import MeasuredIteration
 
-__all__ = ["Advised", "Work", "advised", "change", "mean_of", "measured_graph", "problem_of"]
+__all__ = ["AutoPlan", "IterationWork", "autoplan", "change", "mean_of", "measured_graph", "problem_of"]
 
 
 _FRAME = 1514 / 1448
@@ -154,16 +154,18 @@ def problem_of(
 # How much an iteration does: times are compared only where it was the same.
 
 
-class Work(NamedTuple):
+class IterationWork(NamedTuple):
     """Of one iteration: forwards that a backward may follow, how many of them are exchanged, and elements that they are given."""
 
     forwards: int = 0
     exchanged: int = 0
     elements: int = 0
 
-    def more(self, syncs: bool, given: Any) -> Work:
+    def more(self, syncs: bool, given: Any) -> IterationWork:
         """With another forward."""
-        return Work(self.forwards + 1, self.exchanged + bool(syncs), self.elements + _elements(given))
+        return IterationWork(
+            self.forwards + 1, self.exchanged + bool(syncs), self.elements + _elements(given)
+        )
 
 
 def _elements(given: Any, depth: int = 5) -> int:
@@ -180,7 +182,7 @@ def _elements(given: Any, depth: int = 5) -> int:
 _WORDS = ("{} forwards", "{} exchanges of gradients", "{:,} elements of input")
 
 
-def change(before: Sequence[Work], now: Sequence[Work]) -> str:
+def change(before: Sequence[IterationWork], now: Sequence[IterationWork]) -> str:
     """What usual iterations do otherwise than those before, in words; "" where they do the same.
 
     Where batches are of many sizes, the usual one of each is among those of the other.
@@ -201,7 +203,7 @@ _BUCKETS_BYTES = tuple(count << 20 for count in (1, 2, 4, 8))
 
 
 @dataclass(frozen=True)
-class Advised:
+class AutoPlan:
     """What is proposed.
 
     Attributes:
@@ -219,10 +221,10 @@ class Advised:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def advised(
+def autoplan(
     name: str, measured: MeasuredIteration, parameters: dict[str, nn.Parameter], links: RankLinks, ranks: int, cores: Cores,
     min_gain: float,
-) -> Advised:  # fmt: skip
+) -> AutoPlan:  # fmt: skip
     """The best plan for a model of this name, if it is predicted to gain so much.
 
     Args:
@@ -241,7 +243,7 @@ def advised(
         mixed = problem_of(graph, seconds, links, ranks, cores, measured.noise, computing, sending)
         after = mixed.predict(advice.plan)
     except HemiolaError as error:
-        return Advised(None, f"no plan could be made: {error}")
+        return AutoPlan(None, f"no plan could be made: {error}")
     before_s, after_s = advice.before.iteration_s, after.iteration_s
     gain = before_s / after_s - 1
     figures = {"predicted_before_s": before_s, "predicted_s": after_s}
@@ -256,11 +258,11 @@ def advised(
             f"({1 + gain:.2f} times as fast) at {rate}"
         )
         figures["bound_s"] = after.transfer_bound_s  # PyTorch decides the order of operations
-        return Advised(advice.plan, words, bucket, None if bucket is None else bucket_s, figures)
+        return AutoPlan(advice.plan, words, bucket, None if bucket is None else bucket_s, figures)
     if bucket is None:
-        return Advised(None, f"no plan gains more than {max(gain, 0.0):.1%} at {rate}", None, None, figures)
+        return AutoPlan(None, f"no plan gains more than {max(gain, 0.0):.1%} at {rate}", None, None, figures)
     words = (
         f"no plan is faster than DDP in buckets of {bucket >> 20} MiB, which it has now: {format_duration(bucket_s)} "
         f"per iteration predicted instead of {format_duration(before_s)} at {rate}"
     )
-    return Advised(None, words, bucket, bucket_s, figures | {"predicted_s": bucket_s})
+    return AutoPlan(None, words, bucket, bucket_s, figures | {"predicted_s": bucket_s})

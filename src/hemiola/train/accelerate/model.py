@@ -14,7 +14,13 @@ import torch.distributed as dist
 from torch import nn
 
 from hemiola.core.errors import InputError
-from hemiola.train.accelerate.ddp_attributes import Given, is_ddps, is_so_already, read_only, why_not_read
+from hemiola.train.accelerate.ddp_attributes import (
+    WrapperSettings,
+    is_ddps,
+    is_so_already,
+    read_only,
+    why_not_read,
+)
 from hemiola.train.accelerate.job import COMPILED, JOB, AcceleratedJob
 
 __all__ = ["Accelerated", "adopt", "jobs_within"]
@@ -75,10 +81,10 @@ class Accelerated(nn.Module):
         self.forward_sync_buffers = value
 
     @property
-    def given(self) -> Given:
+    def given(self) -> WrapperSettings:
         """What it was told."""
         group = self.job.group if self._job else None
-        return Given(bool(self.forward_sync_buffers), self.find_unused_parameters, group)
+        return WrapperSettings(bool(self.forward_sync_buffers), self.find_unused_parameters, group)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has the module alone, and exchanges nothing."""

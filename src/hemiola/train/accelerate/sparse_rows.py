@@ -23,7 +23,7 @@ from hemiola.comm.transport.messages import Gate, Outgoing
 from hemiola.core.errors import HemiolaError, TransportError
 from hemiola.core.plan import ROWS_MOST
 
-__all__ = ["Fill", "TableRowNames", "TableRowTransfer", "Telling", "TransferInFlight", "names_of"]
+__all__ = ["BitExchange", "Fill", "TableRowNames", "TableRowTransfer", "TransferInFlight", "names_of"]
 
 
 # A transfer of the exchange while it is under way.
@@ -110,7 +110,7 @@ Fill = Callable[[int, int], None]
 """Brings elements from and to into the memory that is reduced, before they go."""
 
 
-class Telling:
+class BitExchange:
     """Ranks tell each other bits, and each has what any of them has told. Lives on the transport's thread.
 
     Attributes:
@@ -173,7 +173,7 @@ class TableRowNames:
         telling: all of it.
     """
 
-    telling: Telling
+    telling: BitExchange
     start: int
     stop: int
 
@@ -183,7 +183,7 @@ class TableRowNames:
         return self.telling.told[self.start : self.stop]
 
 
-def names_of(telling: Telling, rows: Iterable[int]) -> list[TableRowNames]:
+def names_of(telling: BitExchange, rows: Iterable[int]) -> list[TableRowNames]:
     """Of tables of so many rows, one behind the other."""
     ends = list(accumulate(rows, initial=0))
     return [TableRowNames(telling, start, stop) for start, stop in pairwise(ends)]

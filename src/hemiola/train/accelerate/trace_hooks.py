@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from hemiola.profiler.trace.session import Session
+from hemiola.profiler.trace.session import TraceSession
 
 if TYPE_CHECKING:
     from hemiola.profiler.trace.values import RecordedTransfer
     from hemiola.train.accelerate.buckets import Bundle
 
-__all__ = ["Teller", "forward_begins"]
+__all__ = ["TraceHooks", "forward_begins"]
 
 _FIRST_LINE = 2
 """Recordings know lines, on which one transfer follows another; each transfer of a plan has its own."""
@@ -33,7 +33,7 @@ class _PlanGroup:
         return self._ranks
 
 
-class Teller:
+class TraceHooks:
     """Of one job. Called from the training thread alone."""
 
     def __init__(self, group: Any, bundles: int) -> None:
@@ -43,7 +43,7 @@ class Teller:
 
     def begins(self, bundle: Bundle) -> None:
         """A transfer has been handed over."""
-        session = Session.active
+        session = TraceSession.active
         if session is None or not session.recorder.on:
             return
         recorder, group = session.recorder, session.number(self._group)
@@ -75,6 +75,6 @@ class Teller:
 
 def forward_begins() -> None:
     """Tell a recording that the model is called, as it sees of DistributedDataParallel by itself."""
-    session = Session.active
+    session = TraceSession.active
     if session is not None:
         session.recorder.guarded(session.recorder.forward_begins)

@@ -20,7 +20,7 @@ from hemiola.profiler.trace.parts import PartWriter, read_parts
 from hemiola.profiler.trace.peers import Peers
 from hemiola.profiler.trace.profile import Profiling
 from hemiola.profiler.trace.recorder import IterationRecorder
-from hemiola.profiler.trace.session import Session
+from hemiola.profiler.trace.session import TraceSession
 from hemiola.profiler.trace.values import Iteration, IterationDraft, PartHead, TraceOptions
 from hemiola.trace.jobs.timeline_json import read_timeline
 
@@ -149,7 +149,7 @@ def test_a_rank_that_gets_no_time_asks_again_and_talks_on(
 
 def test_a_request_that_was_given_up_is_not_carried_out(tmp_path: Path, rank: Callable[..., Rank]) -> None:
     asked = rank(0, torch_distributed.HashStore())
-    session = Session(asked.options)
+    session = TraceSession(asked.options)
     session._demands = asked.demands
     assert session._ask(3, 0.0) is None
     asked.iterate(1.0)

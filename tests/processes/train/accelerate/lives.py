@@ -151,7 +151,7 @@ class Odd(nn.Sequential):
 def stays_with_ddp(rank: int, file: str) -> None:
     """Under other buckets, at once or after a plan that was no faster: as with DDP to the bit, own buffers included."""
     from hemiola.train.accelerate import job as deciding
-    from hemiola.train.accelerate.measured import Advised
+    from hemiola.train.accelerate.measured import AutoPlan
 
     deciding._LOSS = 0.0  # no plan is fast enough
     exchanges: list[Any] = []
@@ -177,12 +177,12 @@ def stays_with_ddp(rank: int, file: str) -> None:
     expected = trained(ddp)
     for state in ("reverted", "off"):
 
-        def advised(
+        def autoplan(
             _1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any, state: str = state
-        ) -> Advised:
-            return Advised(each(parameters.items()) if state == "reverted" else None, "it says", 1 << 20)
+        ) -> AutoPlan:
+            return AutoPlan(each(parameters.items()) if state == "reverted" else None, "it says", 1 << 20)
 
-        deciding.advised = advised
+        deciding.autoplan = autoplan
         model = trained(
             lambda m: hemiola.accelerate(
                 m, torch.optim.SGD(m.parameters(), 0.1), min_gain=0.0, broadcast_buffers=False, quiet=True
@@ -200,7 +200,7 @@ def stays_with_ddp(rank: int, file: str) -> None:
 def freezes_for_a_while(rank: int, file: str) -> None:
     """A layer, before or after the plan is made and DDP comes back, or all of the model during each step: as with DDP."""
     from hemiola.train.accelerate import job as deciding
-    from hemiola.train.accelerate.measured import Advised
+    from hemiola.train.accelerate.measured import AutoPlan
 
     def trained(wrap: Any, frozen: range, all_of_it: bool) -> Any:
         model, optimizer = made(wrap)
@@ -226,12 +226,12 @@ def freezes_for_a_while(rank: int, file: str) -> None:
         (True, range(30, 38), True),
     ):  # fmt: skip
 
-        def advised(
+        def autoplan(
             _1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any, by_plan: bool = by_plan
-        ) -> Advised:
-            return Advised(each(parameters.items()) if by_plan else None, "it says", 1 << 20)
+        ) -> AutoPlan:
+            return AutoPlan(each(parameters.items()) if by_plan else None, "it says", 1 << 20)
 
-        deciding.advised = advised
+        deciding.autoplan = autoplan
         model, expected = trained(accelerated, frozen, all_of_it), trained(ddp, frozen, all_of_it)
         assert model.job.state == ("reverted" if by_plan else "off")
         for a, b in zip(model.parameters(), expected.parameters(), strict=True):
@@ -301,12 +301,12 @@ def accumulating(
 
 def each_advised(follows: bool = True) -> Any:
     """Every parameter by itself, or other buckets, whatever was measured."""
-    from hemiola.train.accelerate.measured import Advised
+    from hemiola.train.accelerate.measured import AutoPlan
 
-    def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
-        return Advised(each(parameters.items()) if follows else None, "it says", 1 << 20)
+    def autoplan(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> AutoPlan:
+        return AutoPlan(each(parameters.items()) if follows else None, "it says", 1 << 20)
 
-    return advised
+    return autoplan
 
 
 def accumulates_in_every_phase(rank: int, file: str) -> None:
@@ -315,7 +315,7 @@ def accumulates_in_every_phase(rank: int, file: str) -> None:
 
     expected = accumulating(*made(lambda m, o: (DistributedDataParallel(m), o)), rank, lambda _: 2)
     for state, deciding._LOSS in (("on", 1e9), ("reverted", 0.0), ("off", 0.0)):
-        deciding.advised = each_advised(state != "off")
+        deciding.autoplan = each_advised(state != "off")
         model, optimizer = made(lambda m, o: hemiola.accelerate(m, o, min_gain=1e-9, quiet=True))
         found = accumulating(model, optimizer, rank, lambda _: 2)
         assert model.job.state == state
@@ -330,7 +330,7 @@ def changes_its_work(rank: int, file: str) -> None:
     """A plan is faster than DDP, or slower, only where an iteration does what it did under DDP."""
     from hemiola.train.accelerate import job as deciding
 
-    deciding.advised = each_advised()
+    deciding.autoplan = each_advised()
     os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"
     for deciding._LOSS, forwards, batch, words in (
         (1e9, lambda step: 2, lambda step: 8 + step % 3, "times as fast)"),
@@ -393,12 +393,12 @@ def tries_other_buckets(rank: int, file: str) -> None:
     The plan's first iterations count as ones of seconds that are all waiting, on rank 1 more than on rank 0: all ranks
     have to compare with the same time, and the report goes on with the plan's own."""
     from hemiola.train.accelerate import job as deciding
-    from hemiola.train.accelerate.measured import Advised
+    from hemiola.train.accelerate.measured import AutoPlan
 
-    def advised(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> Advised:
-        return Advised(each(parameters.items()), "it says", 1 << 20, 0.0)
+    def autoplan(_1: Any, _2: Any, parameters: dict[str, nn.Parameter], *_: Any) -> AutoPlan:
+        return AutoPlan(each(parameters.items()), "it says", 1 << 20, 0.0)
 
-    deciding.advised, deciding._LOSS = advised, 1e9
+    deciding.autoplan, deciding._LOSS = autoplan, 1e9
     other, other_optimizer = made(lambda m, o: (DistributedDataParallel(m), o))
     train(other, other_optimizer, rank, 101)
     os.environ["HEMIOLA_RUN_REPORT"] = f"{file}.report"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hemiola.comm.stragglers.coordinator import (
     AT_ONCE,
     CatchUp,
+    Contribution,
     Coordinator,
-    Given,
     Order,
     PartialGroup,
     TensorMismatch,
@@ -72,8 +72,8 @@ class _World:
             self.at(self.free_s, order)
 
 
-def sum_of(elements: int, place: int = 7) -> Given:
-    return Given(elements, 1, 0, place)
+def sum_of(elements: int, place: int = 7) -> Contribution:
+    return Contribution(elements, 1, 0, place)
 
 
 def measured(ranks: int, carries: bool = False) -> _World:
@@ -276,7 +276,7 @@ def test_who_brings_another_tensor_is_named() -> None:
 
 @given(st.integers(1, 70), st.integers(0, 2**40), st.data())
 def test_words_come_back_as_they_were(ranks: int, number: int, data: st.DataObject) -> None:
-    given_ = Given(
+    given_ = Contribution(
         data.draw(st.integers(0, 2**50)), data.draw(st.integers(1, 16)), data.draw(st.integers(0, 200)), 0
     )
     active = frozenset(data.draw(st.sets(st.integers(0, ranks - 1), min_size=1)))

@@ -25,7 +25,7 @@ from hemiola.profiler.trace import record
 from hemiola.profiler.trace.collectives import PYTHON, Collectives, Groups, Payload
 from hemiola.profiler.trace.profile import LIGHT_FIRST, Profiling
 from hemiola.profiler.trace.recorder import IterationRecorder
-from hemiola.profiler.trace.session import Session
+from hemiola.profiler.trace.session import TraceSession
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 HOOKED = (
@@ -63,7 +63,7 @@ def test_after_recording_pytorch_is_as_before(tmp_path: Path) -> None:
         assert [getattr(owner, name) for owner, name in HOOKED] != before
         train(2)
     assert [getattr(owner, name) for owner, name in HOOKED] == before
-    assert Session.active is None
+    assert TraceSession.active is None
 
 
 def test_a_failure_of_the_recording_is_not_one_of_training(
@@ -291,8 +291,8 @@ def test_a_trace_under_way_when_the_script_ends_is_put_together(tmp_path: Path) 
     stale.write_text("of an earlier run")
     with record(tmp_path / "run.json", listen=0) as recorder:
         iterate(recorder, 1)
-        assert Session.active is not None
-        address = f"http://{Session.active.head.listen}/trace?iterations=3"
+        assert TraceSession.active is not None
+        address = f"http://{TraceSession.active.head.listen}/trace?iterations=3"
         with urllib.request.urlopen(
             urllib.request.Request(address, method="POST"), timeout=patience(30)
         ) as answer:

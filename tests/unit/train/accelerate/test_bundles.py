@@ -176,7 +176,7 @@ def test_where_it_is_not_known_who_holds_a_gradient_all_are_copied_back(monkeypa
             slot.parameter.grad = None
 
 
-class Telling(Doubling):
+class BitExchange(Doubling):
     """Alone; notes what is told before and at the end."""
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ def test_what_is_looked_up_is_told_once_and_what_is_touched_once_for_all_tables(
             for name, p in parameters.items()
         ),
     )  # fmt: skip
-    optimizer, carrier = torch.optim.SGD(model.parameters(), 0.1), Telling()
+    optimizer, carrier = torch.optim.SGD(model.parameters(), 0.1), BitExchange()
     with torch.device(device):
         engine = PlanExecutor(
             model,

@@ -14,7 +14,7 @@ from hemiola.cost.parallelism import DDP
 from hemiola.cost.prediction.uncertainty import expected_maximum
 from hemiola.train.accelerate import probe
 from hemiola.train.accelerate.measured import (
-    advised,
+    autoplan,
     mean_of,
     measured_graph,
     problem_of,
@@ -68,7 +68,7 @@ def test_links_that_are_slower_beside_computing_are_so_for_as_long_as_ranks_comp
 
     def figures(beside):
         slow = RankLinks("h", 1e-5, 2e6, beside, 1e-9)
-        return advised("m", iteration(), tensors, slow, 2, cores, 0.0).figures
+        return autoplan("m", iteration(), tensors, slow, 2, cores, 0.0).figures
 
     same, slower = figures(2e6), figures(1.6e6)
     for name in ("predicted_s", "bound_s"):

@@ -16,7 +16,7 @@ from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
 from hemiola.live.engines.ray.snapshot import RaySnapshot, is_late
 from hemiola.live.engines.ray.tracked_job import RayTrackedJob
 from hemiola.live.engines.ray.wire import ENDED, GroupRow, RayJobRow
-from hemiola.live.polling_driver import Changing
+from hemiola.live.polling_driver import Diff
 from hemiola.live.tracked_job import PATIENCE_S
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
@@ -24,7 +24,7 @@ from hemiola.sched.view import ClusterView
 __all__ = ["RayDiff", "outcome_of", "why_held"]
 
 
-class RayDiff(Changing):
+class RayDiff(Diff):
     """The events of one look at Ray.
 
     Args:

@@ -15,7 +15,7 @@ from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.kv_store import HOLDS, WRAPPER, Wrapper, use_token
 from hemiola.live.engines.ray.service import ray_topology
-from hemiola.live.engines.ray.wire import ENDED, RayLook, RayNodeRow, read_answer
+from hemiola.live.engines.ray.wire import ENDED, RayNodeRow, RayReply, read_answer
 from hemiola.live.query.health_checks import Check, problem_check
 
 __all__ = ["ray_checks"]
@@ -111,7 +111,7 @@ def _cluster(topology: Topology, nodes: tuple[RayNodeRow, ...]) -> Iterator[Chec
         )
 
 
-def _jobs(answer: RayLook, mode: str) -> Check:
+def _jobs(answer: RayReply, mode: str) -> Check:
     """Whether jobs wait for somebody who is there."""
     states = []
     live = {WRAPPER + row.id for row in answer.jobs if row.status not in ENDED}

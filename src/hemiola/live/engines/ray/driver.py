@@ -29,8 +29,8 @@ from hemiola.live.engines.ray.snapshot import RaySnapshot, RayWatcher, stray_gro
 from hemiola.live.engines.ray.tracked_job import RayRecoveryKey, RayTrackedJob
 from hemiola.live.engines.ray.wire import ENDED, RayJobRow
 from hemiola.live.live_driver import Identity, Vanished
-from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, LookingDriver
-from hemiola.live.tracked_job import Remembered, adopted
+from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, PollingDriver
+from hemiola.live.tracked_job import RecoveredJob, adopted
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.machine import StateMachine
 
@@ -43,7 +43,7 @@ HOLDS_S = 2.0
 """So often Hemiola says that jobs are to wait for it."""
 
 
-class RayDriver(LookingDriver[RayTrackedJob]):
+class RayDriver(PollingDriver[RayTrackedJob]):
     """One Ray cluster.
 
     Args:
@@ -51,7 +51,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         acts: whether decisions are carried out; if not, Ray's own scheduler goes on, and is only watched.
         may_act: asked before each order: whether this process still leads.
         turned: called at each turn of the loop.
-        remembered: jobs of the time before, by the journal.
+        recovered: jobs of the time before, by the journal.
         profile: of a model by its name.
         usual_s: how long a job is taken to run that says nothing.
     """
@@ -61,7 +61,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
     def __init__(
         self, ray: Ray, machine: StateMachine, *, acts: bool = True, clock: Clock | None = None,
         may_act: Callable[[], bool] = lambda: True, turned: Callable[[], None] = lambda: None,
-        remembered: Sequence[Remembered[RayRecoveryKey]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
+        recovered: Sequence[RecoveredJob[RayRecoveryKey]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip
         super().__init__("Ray", LOOK_S, clock, turned)
         self._ray, self._machine, self._view = ray, machine, machine.view
@@ -69,7 +69,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         self._watcher = RayWatcher(ray, self._topology, self._is_refused)
         self._acts, self._may_act = acts, may_act
         self._profile, self._usual_s = profile, usual_s
-        self._remembered = {memory.engine_id: memory for memory in remembered}
+        self._recovered = {memory.engine_id: memory for memory in recovered}
         self._by_id: dict[str, RayTrackedJob] = {}
         self._seen: RaySnapshot | None = None
         self._blocked: dict[int, int] = {}
@@ -77,7 +77,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         self._held_s = 0.0
 
     def _see(self, now: float) -> list[Event]:
-        ids = [*self._by_id, *(self._remembered if self._first else ())]
+        ids = [*self._by_id, *(self._recovered if self._first else ())]
         try:
             look = self._watcher.look(ids, now)
         except EngineError:
@@ -95,7 +95,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         changes = RayDiff(self._view, look, now, self._by_id)
         lost = changes.hosts(lambda host: not look.nodes[host], look.blocked, self._blocked)
         self._blocked = look.blocked
-        for known in list(self.known.values()):
+        for known in list(self.tracked.values()):
             row = look.jobs.get(known.row.id)
             if row is None or not known.is_same(row):
                 self._miss(known, changes, at_once=row is not None)
@@ -114,7 +114,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
                 self._bind_failed(known, why, look, now)
             self._tidy(look, now)
             self._tell(changes.ready, look)
-        return [*changes.with_new(arrived), *self._besides.events(look, self.known.values(), now)]
+        return [*changes.with_new(arrived), *self._besides.events(look, self.tracked.values(), now)]
 
     def _miss(self, known: RayTrackedJob, changes: RayDiff, *, at_once: bool) -> None:
         known.missed += 1
@@ -126,7 +126,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
             self._forget(known)
 
     def _forget(self, known: RayTrackedJob) -> None:
-        self._gone[known.job.id] = self.known.pop(known.job.id)
+        self._gone[known.job.id] = self.tracked.pop(known.job.id)
         self._by_id.pop(known.row.id, None)
         if known.advised is not None:
             self._ask("delete", ADVICE + known.row.id)
@@ -138,9 +138,9 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         events: list[Event] = []
         for row in sorted(look.jobs.values(), key=lambda row: (row.start_ms, row.id)):
             if row.status not in ENDED and row.id in look.wrappers and row.id not in self._by_id:
-                memory = self._remembered.get(row.id)
-                if memory is not None and memory.clues.is_same(row):
-                    del self._remembered[row.id]
+                memory = self._recovered.get(row.id)
+                if memory is not None and memory.recovery_key.is_same(row):
+                    del self._recovered[row.id]
                 else:
                     memory = None
                 events += self._enter_one(row, memory, look, now)
@@ -150,10 +150,10 @@ class RayDriver(LookingDriver[RayTrackedJob]):
 
     def _part(self, look: RaySnapshot) -> None:
         """Jobs of the time before that are no longer there."""
-        for memory in self._remembered.values():
+        for memory in self._recovered.values():
             row, outcome = look.jobs.get(memory.engine_id), "it ended while nobody watched"
             ended_s, ran = None, False
-            if row is not None and memory.clues.is_same(row):
+            if row is not None and memory.recovery_key.is_same(row):
                 outcome = (
                     (outcome_of(row) or "finished")
                     if row.status in ENDED
@@ -162,23 +162,23 @@ class RayDriver(LookingDriver[RayTrackedJob]):
                 ended_s = row.end_ms / 1000 if row.status in ENDED and row.end_ms else None
                 ran = row.exit_code is not None
             self._vanished.append(Vanished(memory.uuid, outcome, ended_s, ran))
-        self._remembered = {}
+        self._recovered = {}
 
     def _enter_one(
-        self, row: RayJobRow, memory: Remembered[RayRecoveryKey] | None, look: RaySnapshot, now: float
+        self, row: RayJobRow, memory: RecoveredJob[RayRecoveryKey] | None, look: RaySnapshot, now: float
     ) -> list[Event]:
         ours = memory.uuid if memory else str(uuid.uuid4())
         job, note = job_of(row, ours, self._usual_s, self._profile)
         wish = wish_of(row.words)
         known = RayTrackedJob(job, row, look.wrappers[row.id].token, cpus=wish.cpus, note=note)
-        self.known[ours] = self._by_id[row.id] = known
+        self.tracked[ours] = self._by_id[row.id] = known
         known.refused = self._refusal(wish, job)
         if known.refused:
             _log.warning("job %s can never run here: %s", row.id, known.refused)
             self._refused.append((job, known.refused))
             return []
         if memory is not None:
-            known.binds_failed = memory.clues.binds_failed
+            known.binds_failed = memory.recovery_key.binds_failed
         take_up(known, look, now)
         if memory is None and known.wanted is None and not self._first:
             events: list[Event] = [Arrived(now, job)]
@@ -204,13 +204,13 @@ class RayDriver(LookingDriver[RayTrackedJob]):
     def _identity(self, known: RayTrackedJob) -> Identity:
         return Identity(
             engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user, note=known.why_not,
-            misread=known.note, memory=msgspec.json.encode(known.clues).decode(), binds_failed=known.binds_failed,
+            misread=known.note, memory=msgspec.json.encode(known.recovery_key).decode(), binds_failed=known.binds_failed,
             runs=known.ran,
         )  # fmt: skip
 
     def advise(self, decision: Decision) -> None:
         """Into a note that the job's wrapper prints into its log; each advice once."""
-        known, place = self.known.get(decision.job_id), placement_of(decision)
+        known, place = self.tracked.get(decision.job_id), placement_of(decision)
         if known is not None and place is not None and known.advised != place:
             known.advised = place
             names = ",".join(self._topology.hosts.names[host] for host in place.hosts)
@@ -230,7 +230,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
 
     def render(self, decision: Decision) -> str:
         """The requests that Ray would be asked for, one per line."""
-        known = self.known.get(decision.job_id)
+        known = self.tracked.get(decision.job_id)
         lines = self._lines(known, decision) if known is not None else []
         return "\n".join(lines) or self._why_unsaid(decision)
 
@@ -257,7 +257,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         """Tell wrappers to leave, and make groups for what is to run."""
         now = self._clock.now_s()
         for decision in decided:
-            known = self.known.get(decision.job_id)
+            known = self.tracked.get(decision.job_id)
             if known is None:
                 continue
             match decision:
@@ -274,7 +274,7 @@ class RayDriver(LookingDriver[RayTrackedJob]):
         if not self._acts or self.away:
             return
         self._hold(now)
-        for known in list(self.known.values()):
+        for known in list(self.tracked.values()):
             if known.untold and self._note(known, no_place(known)):
                 known.untold, known.left_s = False, now
                 if known.wanted is None:

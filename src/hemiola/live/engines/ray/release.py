@@ -9,7 +9,7 @@ import msgspec
 from hemiola.core.errors import DAMAGED
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.kv_store import ALONE, HOLDS, PLACE, WRAPPER, JobPlace, Wrapper
-from hemiola.live.engines.ray.wire import ENDED, RayLook, read_answer
+from hemiola.live.engines.ray.wire import ENDED, RayReply, read_answer
 
 __all__ = ["hand_back"]
 
@@ -46,7 +46,7 @@ def hand_back(ray: Ray) -> list[str]:
     )  # fmt: skip
 
 
-def _note(answer: RayLook, key: str, kind: type[Note]) -> Note | None:
+def _note(answer: RayReply, key: str, kind: type[Note]) -> Note | None:
     try:
         return msgspec.json.decode(answer.notes.get(key, ""), type=kind)
     except DAMAGED:

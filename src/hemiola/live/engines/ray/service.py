@@ -15,7 +15,7 @@ from hemiola.live.engines.ray.wire import RayNodeRow, read_answer
 from hemiola.live.job_labels import profiles_by_model
 from hemiola.live.journal import Journal
 from hemiola.live.service import Service, Session, SessionSettings
-from hemiola.live.tracked_job import remembered
+from hemiola.live.tracked_job import recovered
 from hemiola.trace.topologies.levels import HARDWARE_OPTIONS, LEVEL_OPTIONS, make_hosts, make_levels
 from hemiola.trace.topologies.options import TopologyOptions
 
@@ -35,7 +35,7 @@ def ray_service(
     def make(run: Session) -> RayDriver:
         return RayDriver(
             ray, run.machine, acts=run.acts, clock=run.clock, may_act=run.may_act, turned=run.turned,
-            remembered=remembered(run.remembered, RayRecoveryKey), profile=profile,
+            recovered=recovered(run.recovered, RayRecoveryKey), profile=profile,
         )  # fmt: skip
 
     return Service(settings, journal, topology, make)

@@ -17,7 +17,7 @@ from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.kv_store import ADVICE, ALONE, PLACE, WRAPPER, JobPlace, Wrapper
 from hemiola.live.engines.ray.tracked_job import RayTrackedJob
-from hemiola.live.engines.ray.wire import ENDED, GroupRow, RayJobRow, RayLook, RayNodeRow, read_answer
+from hemiola.live.engines.ray.wire import ENDED, GroupRow, RayJobRow, RayNodeRow, RayReply, read_answer
 
 __all__ = ["RaySnapshot", "RayWatcher", "is_late", "stray_groups", "stray_notes"]
 
@@ -132,7 +132,7 @@ class RayWatcher:
             self._said.add(what)
             _log.warning("%s", what)
 
-    def _count(self, there: dict[int, RayNodeRow], answer: RayLook) -> tuple[Counter[str], frozenset[str]]:
+    def _count(self, there: dict[int, RayNodeRow], answer: RayReply) -> tuple[Counter[str], frozenset[str]]:
         """GPUs by node, in groups on our nodes alone, of jobs that may run here; and those of these groups that are
         too much for the topology. What has counted before still does, what is left of jobs that are no more comes after
         all that live, and what Hemiola made before the rest."""

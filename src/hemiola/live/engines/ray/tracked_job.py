@@ -10,7 +10,7 @@ from hemiola.core.decisions import Placement
 from hemiola.core.job import Job
 from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
 from hemiola.live.engines.ray.wire import RayJobRow
-from hemiola.live.tracked_job import KnownJob
+from hemiola.live.tracked_job import TrackedJob
 
 __all__ = ["RayRecoveryKey", "RayTrackedJob"]
 
@@ -35,7 +35,7 @@ class RayRecoveryKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass
-class RayTrackedJob(KnownJob):
+class RayTrackedJob(TrackedJob):
     """One job, ours and Ray's.
 
     Attributes:
@@ -62,10 +62,10 @@ class RayTrackedJob(KnownJob):
 
     def is_same(self, row: RayJobRow) -> bool:
         """Whether Ray still means this job by its id."""
-        return self.clues.is_same(row)
+        return self.recovery_key.is_same(row)
 
     @property
-    def clues(self) -> RayRecoveryKey:
+    def recovery_key(self) -> RayRecoveryKey:
         """By what it is found again."""
         return RayRecoveryKey(self.row.start_ms, self.binds_failed)
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from hemiola.core.errors import EngineError
 from hemiola.live.engines.ray.kv_store import GROUP, JOB
 
-__all__ = ["ENDED", "GroupRow", "RayJobRow", "RayLook", "RayNodeRow", "read_answer"]
+__all__ = ["ENDED", "GroupRow", "RayJobRow", "RayNodeRow", "RayReply", "read_answer"]
 
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 Hex = Annotated[str, Meta(pattern=r"^([0-9a-f]{8,64})?$")]
@@ -79,7 +79,7 @@ class RayNodeRow(msgspec.Struct, frozen=True, gc=False):
     free_cpus: float = 0.0
 
 
-class RayLook(msgspec.Struct, frozen=True):
+class RayReply(msgspec.Struct, frozen=True):
     """One look.
 
     Attributes:
@@ -92,14 +92,14 @@ class RayLook(msgspec.Struct, frozen=True):
     nodes: tuple[RayNodeRow, ...]
 
 
-def read_answer(text: msgspec.Raw) -> RayLook:
+def read_answer(text: msgspec.Raw) -> RayReply:
     """Of the request "look".
 
     Raises:
         EngineError: it says what cannot be; then nothing of it is used.
     """
     try:
-        return msgspec.json.decode(text, type=RayLook)
+        return msgspec.json.decode(text, type=RayReply)
     except msgspec.DecodeError as problem:
         raise EngineError(
             f"Ray says what is not understood: {problem}",

@@ -27,10 +27,10 @@ from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTracke
 from hemiola.live.engines.slurm.wire import RunSpan, SlurmJobRow, Words
 from hemiola.live.live_driver import Vanished
 from hemiola.live.polling_driver import Clock
-from hemiola.live.tracked_job import Remembered, adopted
+from hemiola.live.tracked_job import RecoveredJob, adopted
 from hemiola.sched.machine import StateMachine
 
-__all__ = ["HOLDS_S", "NAMED", "Entrance"]
+__all__ = ["HOLDS_S", "NAMED", "Admission"]
 
 _log = logging.getLogger("hemiola.slurm")
 HOLDS_S = 1.0
@@ -38,14 +38,14 @@ HOLDS_S = 1.0
 NAMED = "its user names its nodes: it is Slurm's own scheduler's"
 
 
-class Entrance:
+class Admission:
     """Makes jobs of Slurm's rows.
 
     Args:
         machine: whose view they enter; read, never changed.
         clock: the driver's, which may be behind that of Slurm's times.
         acts: whether decisions are carried out.
-        remembered: jobs of the time before, by the journal.
+        recovered: jobs of the time before, by the journal.
         profile: of a model by its name.
         usual_s: how long a job is taken to run that says nothing.
 
@@ -55,11 +55,11 @@ class Entrance:
 
     def __init__(
         self, slurm: SlurmInterface, machine: StateMachine, watcher: SlurmWatcher, clock: Clock, *, acts: bool,
-        remembered: Sequence[Remembered[SlurmRecoveryKey]], profile: Callable[[str], Profile], usual_s: float,
+        recovered: Sequence[RecoveredJob[SlurmRecoveryKey]], profile: Callable[[str], Profile], usual_s: float,
     ) -> None:  # fmt: skip
         self._slurm, self._machine, self._watcher, self._acts = slurm, machine, watcher, acts
         self._clock = clock
-        self._remembered = {memory.engine_id: memory for memory in remembered}
+        self._recovered = {memory.engine_id: memory for memory in recovered}
         self._profile, self._usual_s = profile, usual_s
         self._not_before: dict[tuple[str, int], float] = {}
         self._vanished: list[Vanished] = []
@@ -102,8 +102,8 @@ class Entrance:
         jobs: list[SlurmTrackedJob] = []
         events: list[Event] = []
         for row in sorted(rows, key=_line):
-            memory = self._remembered.pop(row.id, None)
-            if memory is not None and not memory.clues.is_same(row):
+            memory = self._recovered.pop(row.id, None)
+            if memory is not None and not memory.recovery_key.is_same(row):
                 self._part([memory])
                 memory = None
             known = self._known(row, words.get(row.id, Words()), memory, now)
@@ -112,15 +112,15 @@ class Entrance:
                 new = memory is None and row.state == "PENDING" and not first
                 began_s = self._by_our_clock(spans.get(row.id, RunSpan(None, None)).began_s)
                 events += [] if known.refused else self._told(known, memory, new, now, taken, began_s)
-        if self._remembered:
-            self._part([memory for name, memory in self._remembered.items() if name not in unclear])
-            self._remembered = {name: self._remembered[name] for name in unclear & self._remembered.keys()}
+        if self._recovered:
+            self._part([memory for name, memory in self._recovered.items() if name not in unclear])
+            self._recovered = {name: self._recovered[name] for name in unclear & self._recovered.keys()}
         return jobs, events
 
     def _ran(self, row: SlurmJobRow) -> bool:
         """Whether it ran when the journal was written last: since when is known."""
-        memory = self._remembered.get(row.id)
-        return memory is not None and memory.running and memory.clues.is_same(row)
+        memory = self._recovered.get(row.id)
+        return memory is not None and memory.running and memory.recovery_key.is_same(row)
 
     def _by_our_clock(self, wall_s: int | None) -> float | None:
         return None if wall_s is None else wall_s - self._clock.behind_s()
@@ -133,7 +133,7 @@ class Entrance:
         return not names or not self._watcher.hosts.keys().isdisjoint(names)
 
     def _known(
-        self, row: SlurmJobRow, words: Words, memory: Remembered[SlurmRecoveryKey] | None, now: float
+        self, row: SlurmJobRow, words: Words, memory: RecoveredJob[SlurmRecoveryKey] | None, now: float
     ) -> SlurmTrackedJob | None:
         """The job; None if it is Slurm's."""
         ours = memory.uuid if memory else str(uuid.uuid4())
@@ -151,14 +151,14 @@ class Entrance:
             note=note,
             comment=words.comment,
             live=shrinks_live(words),
-            submits={row.submit_s, *(memory.clues.submits if memory else ())},
+            submits={row.submit_s, *(memory.recovery_key.submits if memory else ())},
         )
         known.named = {nodes_in(row.bound_to)}
         known.user_held = is_user_held(words)
         begin_s = begin_of(words) if row.begins_far(now + self._clock.behind_s()) else None
         known.parked = begin_s is not None
         if begin_s is None:
-            begin_s = memory.clues.begin_s if memory else float(row.eligible_s or 0)
+            begin_s = memory.recovery_key.begin_s if memory else float(row.eligible_s or 0)
         known.begin_s = begin_s
         known.refused = self._machine.admission(job)
         if known.refused:
@@ -199,7 +199,7 @@ class Entrance:
             self.unwanted.append(row.id)
 
     def _told(
-        self, known: SlurmTrackedJob, memory: Remembered[SlurmRecoveryKey] | None, new: bool, now: float, taken: Counter[int],
+        self, known: SlurmTrackedJob, memory: RecoveredJob[SlurmRecoveryKey] | None, new: bool, now: float, taken: Counter[int],
         began_s: float | None,
     ) -> list[Event]:  # fmt: skip
         ours = known.job.id
@@ -213,7 +213,7 @@ class Entrance:
             events.append(Held(now, ours, why))
         return events
 
-    def _part(self, memories: list[Remembered[SlurmRecoveryKey]]) -> None:
+    def _part(self, memories: list[RecoveredJob[SlurmRecoveryKey]]) -> None:
         """Jobs of the time before that are no longer there."""
         rows = self._watcher.ends([memory.engine_id for memory in memories])
         ended = [row.id for row in rows.values() if row.state in ENDED]
@@ -221,14 +221,14 @@ class Entrance:
         for memory in memories:
             row, outcome = rows.get(memory.engine_id), "it ended while nobody watched"
             ended_s, ran = None, False
-            if row is not None and memory.clues.is_same(row) and row.state in ENDED:
+            if row is not None and memory.recovery_key.is_same(row) and row.state in ENDED:
                 outcome = outcome_of(row) or "finished"
                 ended_s = self._by_our_clock(spans.get(row.id, RunSpan(None, None)).ended_s)
                 ran = row.host_list != ""
             self._vanished.append(Vanished(memory.uuid, outcome, ended_s, ran))
 
     def _adopted(
-        self, known: SlurmTrackedJob, memory: Remembered[SlurmRecoveryKey] | None, now: float, taken: Counter[int], began_s: float | None
+        self, known: SlurmTrackedJob, memory: RecoveredJob[SlurmRecoveryKey] | None, now: float, taken: Counter[int], began_s: float | None
     ) -> Adopted:  # fmt: skip
         """A job that was there before us, with what it had.
 

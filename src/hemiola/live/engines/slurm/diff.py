@@ -11,7 +11,7 @@ from hemiola.core.events import Failed, Finished, Held, Measured, Requeued, Star
 from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmWatcher
 from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import SlurmJobRow
-from hemiola.live.polling_driver import Changing
+from hemiola.live.polling_driver import Diff
 from hemiola.live.tracked_job import PATIENCE_S
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.view import ClusterView
@@ -132,7 +132,7 @@ STOPS_WITHIN_S = 60.0
 """So long a job may take to leave after it was stopped, before it is taken to go on."""
 
 
-class SlurmDiff(Changing):
+class SlurmDiff(Diff):
     """The events of one look at Slurm.
 
     Args:

@@ -17,7 +17,7 @@ from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
 from hemiola.core.job import Profile
 from hemiola.live.engines.slurm import requests
-from hemiola.live.engines.slurm.admission import HOLDS_S, NAMED, Entrance
+from hemiola.live.engines.slurm.admission import HOLDS_S, NAMED, Admission
 from hemiola.live.engines.slurm.client import SlurmInterface
 from hemiola.live.engines.slurm.diff import SlurmDiff, StartLimits, outcome_of
 from hemiola.live.engines.slurm.executor import Binder
@@ -28,8 +28,8 @@ from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmSnapshot, Slu
 from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.live.live_driver import Identity, Vanished
-from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, LookingDriver, Wake
-from hemiola.live.tracked_job import Remembered
+from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, PollingDriver, Wake
+from hemiola.live.tracked_job import RecoveredJob
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["SlurmDriver"]
@@ -44,7 +44,7 @@ LOST_S = 2.0
 """A job of which Slurm says nothing for so long, not even how it ended, is lost."""
 
 
-class SlurmDriver(LookingDriver[SlurmTrackedJob]):
+class SlurmDriver(PollingDriver[SlurmTrackedJob]):
     """One partition of a Slurm.
 
     Args:
@@ -54,7 +54,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
         turned: called at each turn of the loop.
         wake: what job_submit.lua writes when a job comes.
         acts: whether decisions are carried out; if not, Slurm's own scheduler goes on, and is only watched.
-        remembered: jobs of the time before, by the journal.
+        recovered: jobs of the time before, by the journal.
         profile: of a model by its name.
         usual_s: how long a job is taken to run that says nothing.
     """
@@ -64,7 +64,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
     def __init__(
         self, slurm: SlurmInterface, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
         turned: Callable[[], None] = lambda: None, wake: Wake | None = None,
-        remembered: Sequence[Remembered[SlurmRecoveryKey]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
+        recovered: Sequence[RecoveredJob[SlurmRecoveryKey]] = (), profile: Callable[[str], Profile], usual_s: float = USUAL_S,
     ) -> None:  # fmt: skip
         super().__init__("Slurm", LOOK_S, clock, turned, wake)
         self._slurm, self._view = slurm, machine.view
@@ -73,15 +73,15 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
         self._watcher = SlurmWatcher(slurm, self._topology, partition)
         self._acts = acts
         self._by_id: dict[str, SlurmTrackedJob] = {}
-        self._entrance = Entrance(
-            slurm, machine, self._watcher, self._clock, acts=acts, remembered=remembered, profile=profile,
+        self._entrance = Admission(
+            slurm, machine, self._watcher, self._clock, acts=acts, recovered=recovered, profile=profile,
             usual_s=usual_s,
         )  # fmt: skip
         self._limits = StartLimits()
         self._binder = Binder(
             slurm,
             machine.view,
-            self.known,
+            self.tracked,
             self._clock,
             may_act,
             self.add,
@@ -113,7 +113,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
         """A look against what is known; `changed`: jobs that are to be read anew."""
         self._gone.clear()
         self._see_holds(now)
-        self._limits.line_up(self.known.values(), now)
+        self._limits.line_up(self.tracked.values(), now)
         changes = SlurmDiff(self._view, self._watcher, now, self._leaving(look), self._clock.behind_s())
         new: list[SlurmJobRow] = []
         for row in look.jobs.values():
@@ -132,10 +132,10 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
             elif not changes.job(known, row):
                 self._forget(known)
         self._missing(look, changes, now)
-        changes.give_way(self.known.values())
+        changes.give_way(self.tracked.values())
         jobs, arrived = self._entrance.enter(new, now, first=self._first)
         for known in jobs:
-            self.known[known.job.id] = self._by_id[known.row.id] = known
+            self.tracked[known.job.id] = self._by_id[known.row.id] = known
         inside = {name for name, known in self._by_id.items() if name in look.jobs and not known.refused}
         blocked = self._watcher.blocked(look, inside)
         changes.hosts(look.down.__contains__, blocked, self._blocked)
@@ -145,7 +145,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
         self._entrance.unwanted.clear()
         self._refused += self._entrance.take_refused()
         self._vanished += self._entrance.take_vanished()
-        return [*changes.with_new(arrived), *self._besides.events(look, self.known.values(), now)]
+        return [*changes.with_new(arrived), *self._besides.events(look, self.tracked.values(), now)]
 
     def _why_slurms(self, known: SlurmTrackedJob, row: SlurmJobRow) -> str:
         """Why a job that was Hemiola's is Slurm's by what it is now, in words; "" if it is not."""
@@ -193,7 +193,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
 
     def _leaving(self, look: SlurmSnapshot) -> set[int]:
         """Hosts of jobs that are ending, or were told to."""
-        told = {known.row.id for known in self.known.values() if known.stopped_s is not None}
+        told = {known.row.id for known in self.tracked.values() if known.stopped_s is not None}
         rows = [
             row for row in look.rows if row.state == "COMPLETING" or (row.id in told and row.state in HOLDS)
         ]
@@ -201,7 +201,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
 
     def _see_holds(self, now: float) -> None:
         """Whether users have lifted their own holds."""
-        held = {known.row.id: known for known in self.known.values() if known.user_held}
+        held = {known.row.id: known for known in self.tracked.values() if known.user_held}
         if held and now - self._words_s > HOLDS_S:
             self._words_s = now
             for job_id, words in self._slurm.words(list(held)).items():
@@ -210,7 +210,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
 
     def _missing(self, look: SlurmSnapshot, changes: SlurmDiff, now: float) -> None:
         """Jobs that are no longer listed: they have ended, or are lost; then Slurm has some time to find them again."""
-        missing = [known for known in self.known.values() if known.row.id not in look.jobs]
+        missing = [known for known in self.tracked.values() if known.row.id not in look.jobs]
         rows = self._watcher.ends([known.row.id for known in missing])
         left: list[str] = []
         for known in missing:
@@ -242,19 +242,19 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
         self._forget(known)
 
     def _forget(self, known: SlurmTrackedJob) -> None:
-        self._gone[known.job.id] = self.known.pop(known.job.id)
+        self._gone[known.job.id] = self.tracked.pop(known.job.id)
         self._by_id.pop(known.row.id, None)
 
     def _identity(self, known: SlurmTrackedJob) -> Identity:
         return Identity(
             engine_id=known.row.id, submit_s=float(known.row.submit_s), user=known.job.user, name=known.name,
-            memory=msgspec.json.encode(known.clues).decode(), note=known.why_not, misread=known.note,
+            memory=msgspec.json.encode(known.recovery_key).decode(), note=known.why_not, misread=known.note,
             binds_failed=known.binds_failed + known.limited, runs=known.ran,
         )  # fmt: skip
 
     def advise(self, decision: Decision) -> None:
         """Into the job's AdminComment; each advice once."""
-        known, placement = self.known.get(decision.job_id), placement_of(decision)
+        known, placement = self.tracked.get(decision.job_id), placement_of(decision)
         if known is not None and placement is not None and known.advised != placement:
             known.advised = placement
             self._binder.tell([requests.advise(known, placement, self._topology)])
@@ -268,7 +268,7 @@ class SlurmDriver(LookingDriver[SlurmTrackedJob]):
 
     def render(self, decision: Decision) -> str:
         """The orders that Slurm would be given, one per line."""
-        known = self.known.get(decision.job_id)
+        known = self.tracked.get(decision.job_id)
         lines = self._lines(known, decision) if known is not None else []
         return "\n".join(f"scontrol {line}" for line in lines) or self._why_unsaid(decision)
 

@@ -15,7 +15,7 @@ import msgspec
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
 from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
-from hemiola.live.job_labels import KEYS, Said, read_words, user_name
+from hemiola.live.job_labels import KEYS, JobLabels, read_words, user_name
 
 __all__ = [
     "asks_otherwise",
@@ -208,12 +208,12 @@ def is_alike(job: Job, other: Job) -> bool:
     return all(getattr(job, name) == getattr(other, name) for name in names)
 
 
-def _labels(comment: str, profile: Callable[[str], Profile]) -> Said:
+def _labels(comment: str, profile: Callable[[str], Profile]) -> JobLabels:
     words = comment.split()
     while words and words[0].startswith(_OWN):  # job_submit.lua's
         words = words[1:]
     return (
         read_words(words[1:], "its comment", profile, (*KEYS, "shrink"))
         if words and words[0] == LABEL
-        else Said()
+        else JobLabels()
     )

@@ -21,7 +21,7 @@ from hemiola.live.journal import Journal
 from hemiola.live.logging_setup import check_folder
 from hemiola.live.polling_driver import Wake
 from hemiola.live.service import Service, Session, SessionSettings
-from hemiola.live.tracked_job import remembered
+from hemiola.live.tracked_job import recovered
 from hemiola.trace.topologies.options import TopologyOptions
 from hemiola.trace.topologies.read import read_topology
 from hemiola.trace.topologies.slurm import read_slurm
@@ -63,7 +63,7 @@ def slurm_service(
     def make(run: Session) -> SlurmDriver:
         return SlurmDriver(
             slurm, run.machine, partition, acts=run.acts, clock=run.clock, may_act=run.may_act, turned=run.turned,
-            remembered=remembered(run.remembered, SlurmRecoveryKey), profile=profile, wake=Wake(wake) if wake is not None else None,
+            recovered=recovered(run.recovered, SlurmRecoveryKey), profile=profile, wake=Wake(wake) if wake is not None else None,
         )  # fmt: skip
 
     return Service(settings, journal, topology, make)

@@ -10,7 +10,7 @@ from hemiola.core.job import Job
 from hemiola.core.resources import ResourceRequest
 from hemiola.live.engines.slurm.job_spec import nodes_in
 from hemiola.live.engines.slurm.wire import SlurmJobRow
-from hemiola.live.tracked_job import KnownJob
+from hemiola.live.tracked_job import TrackedJob
 
 __all__ = ["UNHEARD", "SlurmRecoveryKey", "SlurmTrackedJob"]
 
@@ -48,7 +48,7 @@ UNHEARD = float("-inf")
 
 
 @dataclass
-class SlurmTrackedJob(KnownJob):
+class SlurmTrackedJob(TrackedJob):
     """One job, ours and Slurm's.
 
     Attributes:
@@ -112,9 +112,9 @@ class SlurmTrackedJob(KnownJob):
 
     def is_same(self, row: SlurmJobRow) -> bool:
         """Whether Slurm still means this job by its id."""
-        return self.clues.is_same(row)
+        return self.recovery_key.is_same(row)
 
     @property
-    def clues(self) -> SlurmRecoveryKey:
+    def recovery_key(self) -> SlurmRecoveryKey:
         """By what it is found again."""
         return SlurmRecoveryKey(tuple(sorted(self.submits)), self.row.uid, self.row.restarts, self.begin_s)
