@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from chaos_jobs import Batch, JobLabels
+from chaos_jobs import Batch, Said
 
 from hemiola.core.decisions import Move, Resize, Start, Stop
 from hemiola.core.events import Requeued
@@ -77,7 +77,7 @@ def check(
 
 
 def _one(
-    job: str, starts: list[JobLabels], told: Told | None, *, placed: bool, reruns: bool, timed: bool
+    job: str, starts: list[Said], told: Told | None, *, placed: bool, reruns: bool, timed: bool
 ) -> list[Violation]:
     found = []
     ends = sum(one.how == "end" for one in starts)
@@ -154,7 +154,7 @@ def _journal(
     return found
 
 
-def _booked(batch: Batch, said: dict[str, list[JobLabels]]) -> list[Violation]:
+def _booked(batch: Batch, said: dict[str, list[Said]]) -> list[Violation]:
     """GPUs in use at once on a node, by number where a job told its numbers, and by count on all its nodes."""
     changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
     numbered: dict[tuple[str, int], list[tuple[float, float, str]]] = defaultdict(list)
