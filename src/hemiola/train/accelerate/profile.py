@@ -249,6 +249,7 @@ def defer_transfers(ddp: DistributedDataParallel, group: Any) -> None:
                 _average(flat, own, scale, group)
         return future
 
+    hook.__annotations__.clear()  # PyTorch compares them with types, and here they are text
     ddp.register_comm_hook(None, hook)
 
 
