@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +25,8 @@ SHARED = os.environ.get("HEMIOLA_SHARED")
 
 def pytest_configure(config: pytest.Config) -> None:
     shared_folder()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a shell has put into the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # else no process of a test heeds Ctrl-C
     config.addinivalue_line(
         "markers", "shared_data: needs the traces under $HEMIOLA_SHARED (left out without)"
     )
