@@ -69,6 +69,7 @@ def _forked(message: bytes, handles: Sequence[int]) -> str:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(directory)
+    sys.path.append(sys.path[0])  # what all tests share
     sys.path[0] = str(Path(sys.argv[0]).parent)
     return sys.argv[0]
 

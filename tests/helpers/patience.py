@@ -6,6 +6,7 @@ machine is therefore given several times as long where the same small work takes
 
 from __future__ import annotations
 
+import math
 import subprocess
 import time
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def slowness() -> float:
 
 def slowly(seconds: float) -> float:
     """So many seconds of a quiet machine, on this one as it is now: for times that a test sets and has to bear."""
-    return seconds * slowness()
+    return math.ceil(10 * seconds * slowness()) / 10
 
 
 def patience(seconds: float) -> float:

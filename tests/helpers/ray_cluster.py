@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import shutil
 import signal
@@ -21,14 +22,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from patience import patience
+from patience import patience, slowly
 
 WAIT_S = 120.0
 TRIES = 3
 STARTED = "Ray runtime started."
-QUICK = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "6"}
-"""A node that was killed is known to be dead after three seconds, not fifteen."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def quick() -> dict[str, str]:
+    """A node that was killed is known to be dead after three seconds, not fifteen; more where the machine is slow."""
+    looks = math.ceil(slowly(6.0))
+    return {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": str(looks)}
 
 
 def need_ray() -> None:
@@ -69,7 +74,7 @@ class RayCluster:
             **os.environ,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
-            **QUICK,
+            **quick(),
             **(environ or {}),
         }
         self._machines: dict[str, subprocess.Popen[bytes]] = {}

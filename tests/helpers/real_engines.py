@@ -5,6 +5,7 @@ They are marked by their group, so that `--dist loadgroup` gives all of one engi
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -62,11 +63,15 @@ def _group(item: pytest.Item) -> str:
 def lab() -> Iterator[SlurmLab]:
     """A Slurm of four nodes, with its REST interface where that is installed."""
     from live_slurm import need_slurm
+    from patience import slowly
 
     from hemiola.lab.slurm import SlurmLab, config
 
     need_slurm()
-    quick = {"SlurmdTimeout": "2", "MessageTimeout": "2"}  # a node that dies is noticed within seconds
+    soon_s = str(
+        math.ceil(slowly(2.0))
+    )  # a node that dies is noticed within seconds, one that is slow is not dead
+    quick = {"SlurmdTimeout": soon_s, "MessageTimeout": soon_s}
     name, rest = f"live-{secrets.token_hex(4)}", config.rest_version() != (0, 0)
     with SlurmLab(4, gpus=8, racks=2, name=name, rest=rest, settings=quick) as slurm:
         yield slurm

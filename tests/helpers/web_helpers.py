@@ -45,15 +45,16 @@ class Engine(LiveDriver):
     def __init__(self, run: Session, names: dict[str, str], events: queue.Queue[list[Event] | None]) -> None:
         self._run, self._names, self._events = run, names, events
         self._answers: list[tuple[str, bool, str]] = []
-        self.away, self.hang_s, self.hangs, self.reported = "", 0.0, False, False
+        self.away, self.hangs, self.reported = "", False, False
+        self.hangs_until: threading.Event | None = None
 
     def events(self) -> Iterator[list[Event]]:
         while True:
             self._run.turned()
-            if self.hang_s:
+            if self.hangs_until is not None:
                 self.hangs = True
-                time.sleep(self.hang_s)
-                self.hang_s = 0.0
+                self.hangs_until.wait()
+                self.hangs_until = None
             try:
                 found = self._events.get(timeout=0.02)
             except queue.Empty:

@@ -19,6 +19,7 @@ import journal_helpers
 import pytest
 from journal_helpers import file_of, fresh, record
 from nobody import as_nobody
+from patience import patience
 
 from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived, Timer
@@ -299,14 +300,14 @@ def test_a_leader_stopped_within_its_transaction_keeps_nobody_from_leading(tmp_p
                 with stopped._database.writing("events") as connection:
                     writing.add_events(connection, run, 1, [Timer(1.0, "")], [record("a")])
                     within.set()
-                    led.wait(20)
+                    led.wait(patience(20))
             except JournalError as error:
                 errors.append(error)
 
         thread = threading.Thread(target=stop_halfway)
         thread.start()
         try:
-            assert within.wait(20)
+            assert within.wait(patience(20))
             assert other.lead("two", 111.0, 10.0) == 2
         finally:
             led.set()

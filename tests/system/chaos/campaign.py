@@ -1,4 +1,4 @@
-"""The long campaign: `python tests/system/chaos/campaign.py --runs 1000 --write docs/results/chaos.md`.
+"""The long campaign: `PYTHONPATH=tests/helpers python tests/system/chaos/campaign.py --runs 1000 --write docs/results/chaos.md`.
 
 Each run is kept as a line of a file as soon as it ends; what is there already is not repeated, so that a
 campaign can be interrupted at any time, and gone on with.

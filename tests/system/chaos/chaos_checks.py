@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from chaos_jobs import Batch, Said
+from patience import slowly
 
 from hemiola.core.decisions import Move, Resize, Start, Stop
 from hemiola.core.events import Requeued
@@ -100,7 +101,7 @@ def _one(
 def _meant(told: Told, start_s: float) -> list[frozenset[str]]:
     """Where a job was to run that began then: also where it was before, if it was sent elsewhere only as it began."""
     before = [(time_s, hosts) for time_s, hosts in told.starts if time_s <= start_s]
-    late = len(before) > 1 and start_s - before[-1][0] < BEGINS_WITHIN_S
+    late = len(before) > 1 and start_s - before[-1][0] < slowly(BEGINS_WITHIN_S)
     return [hosts for _, hosts in before[-2 if late else -1 :]]
 
 

@@ -20,7 +20,7 @@ HEAD = """# Killed anywhere
 What becomes of jobs when `hemiola serve` is killed, when another instance takes over, and when Slurm, a node, a disk or a clock fails. On a real Slurm of 8 nodes with 8 GPUs each in 2 racks ({slurm}, [made on one machine](../guides/lab-slurm.md); {cores} cores, Python {python}). Jobs write down themselves when and where they run; that is compared with the journal and with what Slurm shows.
 
 ```sh
-python tests/system/chaos/campaign.py --runs 1000 --write docs/results/chaos.md
+PYTHONPATH=tests/helpers python tests/system/chaos/campaign.py --runs 1000 --write docs/results/chaos.md
 ```
 """
 

@@ -20,6 +20,7 @@ from chaos_checks import Violation
 from chaos_daemon import Daemon
 from chaos_jobs import Wish
 from chaos_runs import Cluster, Run, draw_jobs, has_ended, settle, wait_until
+from patience import slowly
 
 from hemiola.cli.serve import release
 from hemiola.live.journal import Journal
@@ -183,7 +184,7 @@ class Unlaunched:
         running = accepted.keys() & {job for job, _, state in shown if state == "RUNNING"}
         silent = {job for job in running if not self._run.batch.said(job)}
         self._seen_s = {job: self._seen_s.get(job, now) for job in silent}
-        lost = [job for job, seen_s in self._seen_s.items() if now - seen_s > LAUNCHES_S]
+        lost = [job for job, seen_s in self._seen_s.items() if now - seen_s > slowly(LAUNCHES_S)]
         if lost:
             self.jobs.update(lost)
             subprocess.run(["scancel", *lost], env=self._cluster.environ, check=False)
@@ -436,7 +437,7 @@ def released_without_daemon(
     led = _epoch(run)
     daemon = cluster.daemon(run)
     wait_until(lambda: _epoch(run) > led, TAKES_OVER_S)
-    looks_s = time.time() + FIRST_LOOK_S
+    looks_s = time.time() + slowly(FIRST_LOOK_S)
     out.violations += settle(cluster, run, daemon, written=has_ended, placed=False, looked_s=looks_s)
 
 

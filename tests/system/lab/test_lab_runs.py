@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from lab_helpers import hemiola, processes_with
-from patience import until
+from patience import patience, until
 
 from hemiola.core.errors import LabError
 from hemiola.lab import Lab, watch
@@ -147,6 +147,6 @@ def test_an_interrupted_run_leaves_no_process(lab: Lab, number: signal.Signals, 
     )
     until(lambda: len(processes_with(f"; : {sign}")) >= 6)
     runner.send_signal(number)
-    assert runner.wait() == status
+    assert runner.wait(timeout=patience(60)) == status
     until(lambda: processes_with(sign) == [])
     assert lab.run(["true"]).status == 0  # the lab stands

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from live_ray import LiveRay
 from live_slurm import Live
+from patience import patience
 from replays import CheckedMachine, cluster
 
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
@@ -235,7 +236,7 @@ def limit(driver: Driver) -> Iterator[threading.Event]:
         late.set()
         getattr(driver, "stop", lambda: None)()
 
-    timer = threading.Timer(LIMIT_S, end)
+    timer = threading.Timer(patience(LIMIT_S), end)
     timer.start()
     yield late
     timer.cancel()

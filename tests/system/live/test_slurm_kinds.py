@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from live_slurm import Live, need_slurm, until
+from patience import slowly
 
 from hemiola.core.hostlist import expand
 from hemiola.core.topology import Topology
@@ -101,16 +102,20 @@ def test_a_job_that_meets_a_limit_holds_no_gpus(live: Live):
         assert live.wait_outcome(second) == "finished"
 
 
-def test_a_job_waits_for_one_that_takes_its_time_to_leave(live: Live, caplog: pytest.LogCaptureFixture):
+def test_a_job_waits_for_one_that_takes_its_time_to_leave(
+    live: Live, caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
     with live.serving("srtf"):
         stubborn = live.submit(
-            "-N2 --gres=gpu:h100:4", "trap '' TERM; sleep 60", comment="hemiola runtime=1h"
+            "-N2 --gres=gpu:h100:4",
+            f"trap '' TERM; touch {tmp_path}/deaf; sleep 60",
+            comment="hemiola runtime=1h",
         )
         live.wait_state(stubborn, "RUNNING")
-        time.sleep(1.0)
+        until((tmp_path / "deaf").exists, "it heeds no signal")
+        began_s = time.monotonic()
         urgent = live.submit("-N1 --gres=gpu:h100:4", "sleep 0.5", comment="hemiola runtime=1s")
         until(lambda: live.state(stubborn) == "COMPLETING", "it is told to go")
-        began_s = time.monotonic()
         assert live.wait_outcome(urgent) == "finished"
         assert time.monotonic() - began_s > 4.0, "it was not killed at once"
         assert "is left alone" not in caplog.text
@@ -163,7 +168,7 @@ def test_a_node_that_refuses_a_job_is_given_back_soon(live: Live):
     with live.serving():
         shut(live, "h0")
         refused = live.submit("-N2 --gres=gpu:a100:1")
-        until(lambda: live.record(refused).binds_failed > 0, "it is tried in vain", limit_s=8.0)
+        until(lambda: live.record(refused).binds_failed > 0, "it is tried in vain")
         modest = live.submit("-N1 --gres=gpu:a100:4 -c 16")
         assert live.wait_outcome(modest) == "finished"
         live.command("scancel", refused)
@@ -211,7 +216,9 @@ def test_jobs_that_are_slurms_and_wait_keep_nobody_else_waiting(live: Live):
         job = live.submit("-N1 --gres=gpu:h100:4")
         live.wait_state(job, "RUNNING", "COMPLETED")
         waited_s = time.time() - live.rows(ended=True)[job].submit_s
-        assert waited_s < 8.0, "Slurm's main loop starts it, not the one of backfill, which comes every 30 s"
+        assert waited_s < min(25.0, slowly(8.0)), (
+            "Slurm's main loop starts it, not the one of backfill, which comes every 30 s"
+        )
         assert live.state(wide) == "PENDING"
 
 

@@ -407,10 +407,10 @@ def test_elements_of_arrays_that_wait(text: str, numbers: list[int]):
 
 @pytest.mark.parametrize("text", ["0-999999999", "0-249999,0-1", "0-99999,0-99999,0-99999"])
 def test_huge_arrays_are_not_expanded(text: str):
-    began_s = time.monotonic()
+    began_s = time.process_time()
     with pytest.raises(EngineError, match="more than 250,000 jobs"):
         wire.elements_of(waiting(text))
-    assert time.monotonic() - began_s < 10.0
+    assert time.process_time() - began_s < 10.0
 
 
 def waiting(text: str) -> wire.Job:

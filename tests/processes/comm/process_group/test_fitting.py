@@ -121,18 +121,18 @@ def test_where_a_rank_is_lost_while_all_measure_nobody_waits_for_those_who_found
     before = transports()
 
     def open_one(end: Endpoint) -> None:
-        options = TransportOptions(interface=f"127.0.0.{end.rank + 1}", timeout_s=30.0)
+        options = TransportOptions(interface=f"127.0.0.{end.rank + 1}", timeout_s=600.0)
         if end.rank == 1:
             meet(dist.PrefixStore("probe", store), 1, 3, options)[0].close(0.0)
         else:
-            fitting("auto", "", store, end, peers, 30.0, options)
+            fitting("auto", "", store, end, peers, 600.0, options)
 
     peers = [Peer(f"127.0.0.{host}", 1, (f"h{host}",)) for host in (1, 2, 3)]
     with connected(3) as ends:
         begun_s = time.monotonic()
         raised = together(open_one, ends)
         assert [isinstance(problem, TransportError) for problem in raised] == [True, False, True]
-        assert time.monotonic() < begun_s + 15
+        assert time.monotonic() < begun_s + patience(15)
         assert transports() == before + 3, "theirs alone"
     assert transports() == before
 
@@ -194,7 +194,7 @@ def test_the_store_does_not_grow_with_every_measurement() -> None:
             choose(ranks)
             counts.append(store.num_keys())
             for word in itertools.chain(*ranks[0]._there.values()):
-                word.wait(10)
+                word.wait(patience(10))
     assert counts[-1] == counts[3] <= 9
     assert len(ranks[0]._there) <= 2 and all(len(one._known) <= 2 for one in ranks)
 

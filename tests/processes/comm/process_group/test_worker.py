@@ -21,15 +21,15 @@ LOST = TransportError("rank 2 is gone", "look there")
 
 
 def test_who_waits_is_told_and_what_is_being_sent_goes_on_whole():
-    with connected(2, rate_bytes_per_s=5e6) as ends:
-        channels = [Channel(end, end.rank, 2, 0, 10.0) for end in ends]
+    with connected(2, rate_bytes_per_s=2e6) as ends:
+        channels = [Channel(end, end.rank, 2, 0, 60.0) for end in ends]
         data = torch.arange(1_000_000)
         channels[0].send(1, data)
         threading.Timer(0.05, channels[0].stop, (LOST,)).start()
         begun_s = time.monotonic()
         with pytest.raises(TransportError, match="rank 2 is gone"):
             channels[0].finish()
-        assert time.monotonic() - begun_s < 1.0, "8 MB at 5 MB/s take longer"
+        assert time.monotonic() - begun_s < 3.0, "8 MB at 2 MB/s take longer"
         came = torch.zeros_like(data)
         channels[1].wait(channels[1].receive(0, came))
         assert torch.equal(came, data)
@@ -49,7 +49,7 @@ def test_what_is_under_way_and_what_follows_ends_with_the_problem():
 
         for number, pending in enumerate(waiting[:2]):
             worker.do(wait, Channel(ends[0], 0, 2, 2 * number, 10.0), pending, [])
-        assert begun.wait(10)
+        assert begun.wait(patience(10))
         worker.stop(LOST)
         worker.do(wait, Channel(ends[0], 0, 2, 4, 10.0), waiting[2], [])
         for pending in waiting:

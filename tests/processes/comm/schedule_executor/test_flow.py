@@ -16,6 +16,7 @@ import torch
 from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import patience
 from schedules_drawn import shapes
 
 from hemiola.comm.schedule_executor.runner import AT_ONCE, Runner
@@ -51,7 +52,7 @@ class _Result:
         self._there.set()
 
     def get(self) -> torch.Tensor:
-        assert self._there.wait(20), "never ended"
+        assert self._there.wait(patience(20)), "never ended"
         if self.problem is not None:
             raise self.problem
         return self.tensor

@@ -10,6 +10,7 @@ import pytest
 from endpoints import connected
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience
 
 from hemiola.comm.schedule_executor.flow import HALF_S, Meter, steadiest
 from hemiola.comm.transport import Endpoint
@@ -49,7 +50,7 @@ def _on_its_thread(end: Endpoint, action) -> object:
     found: list[object] = []
     there = threading.Event()
     end.call(lambda: (found.append(action()), there.set()))
-    assert there.wait(10)
+    assert there.wait(patience(10))
     return found[0]
 
 
@@ -81,4 +82,4 @@ def _send_to_first(ends: list[Endpoint], size: int) -> None:
     for peer in (1, 2):
         ends[peer].send(0, 5, bytes(size))
     for handle in coming:
-        handle.wait(10)
+        handle.wait(patience(10))

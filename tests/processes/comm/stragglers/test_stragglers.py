@@ -188,7 +188,7 @@ def test_the_ready_ones_begin_without_the_late_one(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(ranks[0]._coordinator, "ended", seen)
         given = inputs(4, 3_000_000)
         found = [_Sum(ranks[rank], given[rank]) for rank in range(3)]
-        assert whole.wait(20)
+        assert whole.wait(patience(20))
         found.append(_Sum(ranks[3], given[3]))
         for one in found:
             one.get()
@@ -377,7 +377,7 @@ def test_a_rank_that_is_lost_between_the_parts_of_sums_ends_them_by_its_name(
 
         monkeypatch.setattr(ranks[0]._coordinator, "ended", seen)
         waiting = [_Sum(ranks[rank], torch.ones(3_000_000)) for _ in range(2) for rank in (0, 1)]
-        assert begun.wait(20)
+        assert begun.wait(patience(20))
         ranks[2].close()
         ends[2].close()
         for one in waiting:

@@ -11,6 +11,7 @@ from endpoints import connected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from other_ranks import rogue
+from patience import patience
 
 from hemiola.comm.transport import TransportOptions
 from hemiola.comm.transport.endpoint import ANY
@@ -110,7 +111,7 @@ def test_messages_that_overtake_their_elders_find_all_who_wait():
             sock.sendall(FrameHeader(FrameKind.DATA, 1, 7, number, 1, 0).pack() + b"%d" % number)
             time.sleep(0.05)
         for handle in handles:
-            handle.wait(5)
+            handle.wait(patience(5))
         assert into == [b"0", b"1"]
 
 
@@ -122,8 +123,8 @@ def test_one_that_has_overtaken_what_is_awaited_by_name_is_given_to_who_takes_an
         time.sleep(0.05)
         by_name = end.receive(1, 7, second := bytearray(1))
         sock.sendall(FrameHeader(FrameKind.DATA, 1, 7, 0, 1, 0).pack() + b"0")
-        by_name.wait(5)
-        anybody.wait(5)
+        by_name.wait(patience(5))
+        anybody.wait(patience(5))
         assert (second, first) == (b"0", b"1")
 
 

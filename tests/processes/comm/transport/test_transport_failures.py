@@ -14,6 +14,7 @@ import time
 import pytest
 from endpoints import SECRET, connected, together
 from other_ranks import HERE, SOURCE, rogue, with_process
+from patience import patience, slowly
 
 from hemiola.comm.transport import Endpoint, TransportOptions
 from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind, Greeting
@@ -27,12 +28,12 @@ def test_a_killed_rank_is_known_to_everyone_who_waits_for_it_and_to_nobody_else(
         peer.send_signal(signal.SIGKILL)
         for handle in waiting:
             with pytest.raises(TransportError, match="rank 2 is gone"):
-                handle.wait(10)
+                handle.wait(patience(10))
         with pytest.raises(TransportError, match="rank 2 is gone"):
-            ends[0].send(2, 1, b"late").wait(10)
+            ends[0].send(2, 1, b"late").wait(patience(10))
         assert set(ends[0].lost) == {2}
         ends[0].send(1, 5, b"yes")
-        between.wait(10)
+        between.wait(patience(10))
         assert buffer == b"yes"
 
 
@@ -42,26 +43,26 @@ def test_a_killed_rank_ends_a_transfer_on_its_way():
         time.sleep(0.1)
         peer.send_signal(signal.SIGKILL)
         with pytest.raises(TransportError, match="rank 2 is gone"):
-            handle.wait(10)
+            handle.wait(patience(10))
 
 
 def test_a_stopped_rank_is_given_up_after_the_timeout_and_not_before():
-    with with_process(timeout_s=1.5) as (ends, peer):
+    with with_process(timeout_s=slowly(1.5)) as (ends, peer):
         handle = ends[0].receive(2, 1, bytearray(10))
         peer.send_signal(signal.SIGSTOP)
-        time.sleep(0.7)
+        time.sleep(slowly(0.7))
         assert not handle.done
         with pytest.raises(TransportError, match=r"nothing was heard of rank 2 for 1\.5 s"):
-            handle.wait(10)
+            handle.wait(patience(10))
         peer.send_signal(signal.SIGCONT)
 
 
 def test_who_says_nothing_for_long_but_lives_is_kept():
-    with connected(timeout_s=0.4) as (a, b):
-        time.sleep(1.5)
+    with connected(timeout_s=slowly(0.4)) as (a, b):
+        time.sleep(slowly(1.5))
         handle = b.receive(0, 1, buffer := bytearray(5))
         a.send(1, 1, b"still")
-        handle.wait(5)
+        handle.wait(patience(5))
         assert buffer == b"still"
 
 
@@ -70,7 +71,7 @@ def test_a_rank_that_closes_says_so():
         handle = b.receive(0, 1, bytearray(10))
         a.close()
         with pytest.raises(TransportError, match="rank 0 has closed its transport"):
-            handle.wait(5)
+            handle.wait(patience(5))
 
 
 def test_closing_sends_what_is_left_first():
@@ -79,7 +80,7 @@ def test_closing_sends_what_is_left_first():
         handle = b.receive(0, 1, into)
         a.send(1, 1, bytes(range(250)) * 20_000)
         a.close()
-        handle.wait(5)
+        handle.wait(patience(5))
         assert bytes(into) == bytes(range(250)) * 20_000
 
 
@@ -114,15 +115,18 @@ def test_a_forked_process_that_ends_sends_first_what_is_left():
 
 
 def test_what_nobody_receives_for_the_timeout_is_an_error_that_says_how_much():
-    with connected(timeout_s=0.6, unexpected_bytes_max=1000) as (a, b):
+    with connected(timeout_s=slowly(0.6), unexpected_bytes_max=1000) as (a, b):
         for tag in range(4):
             a.send(1, tag, bytes(2000))
         with pytest.raises(TransportError, match=r"sent \d+ bytes that nobody asked for"):
-            b.receive(0, 99, bytearray(1)).wait(10)
+            b.receive(0, 99, bytearray(1)).wait(patience(10))
 
 
 def test_a_rank_that_does_not_come_is_named():
-    ends = [Endpoint(rank, 3, SECRET, TransportOptions(interface=HERE, timeout_s=0.5)) for rank in range(3)]
+    ends = [
+        Endpoint(rank, 3, SECRET, TransportOptions(interface=HERE, timeout_s=slowly(0.5)))
+        for rank in range(3)
+    ]
     ends[2].close()
     raised = together(lambda end: end.connect([e.address for e in ends]), ends[:2])
     assert all(isinstance(problem, TransportError) for problem in raised)
@@ -132,7 +136,7 @@ def test_a_rank_that_does_not_come_is_named():
 
 def test_an_address_where_nobody_is_says_so():
     low, high = (
-        Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=0.4)) for rank in (0, 1)
+        Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=slowly(0.4))) for rank in (0, 1)
     )
     address = low.address
     low.close()
@@ -154,22 +158,22 @@ def test_an_address_where_nobody_is_says_so():
     ids=["another protocol", "nothing", "half a greeting", "another version"],
 )
 def test_strangers_hold_nobody_up(noise, caplog):
-    ends = [Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=5.0)) for rank in (0, 1)]
+    ends = [Endpoint(rank, 2, SECRET, TransportOptions(interface=HERE, timeout_s=600.0)) for rank in (0, 1)]
     with socket.create_connection(ends[0].address) as stranger:
         stranger.sendall(noise)
         start = time.monotonic()
         assert together(lambda end: end.connect([e.address for e in ends]), ends) == [None, None]
-        assert time.monotonic() - start < 4.0
+        assert time.monotonic() - start < patience(4.0)
     handle = ends[1].receive(0, 1, buffer := bytearray(2))
     ends[0].send(1, 1, b"ok")
-    handle.wait(5)
+    handle.wait(patience(5))
     assert buffer == b"ok"
     together(lambda end: end.close(), ends)
 
 
 def test_a_wrong_secret_is_refused_on_both_sides():
     ends = [
-        Endpoint(rank, 2, secret, TransportOptions(interface=HERE, timeout_s=1.0))
+        Endpoint(rank, 2, secret, TransportOptions(interface=HERE, timeout_s=slowly(1.0)))
         for rank, secret in enumerate((SECRET, b"guessed"))
     ]
     raised = together(lambda end: end.connect([e.address for e in ends]), ends)
@@ -179,7 +183,7 @@ def test_a_wrong_secret_is_refused_on_both_sides():
 
 def test_a_caller_that_cannot_prove_itself_is_not_let_in():
     """A stranger that can greet, and repeats what it is told, but does not know the secret."""
-    end = Endpoint(0, 2, SECRET, TransportOptions(interface=HERE, timeout_s=1.0))
+    end = Endpoint(0, 2, SECRET, TransportOptions(interface=HERE, timeout_s=slowly(1.0)))
     raised: list[BaseException | None] = []
     waiting = threading.Thread(
         target=lambda: raised.extend(together(lambda e: e.connect([end.address, (HERE, 1)]), [end]))
@@ -210,7 +214,7 @@ def test_what_makes_no_sense_ends_the_connection_before_anything_is_allocated(fr
         handle = end.receive(1, 1, bytearray(1))
         lanes[0].sendall(frame.pack())
         with pytest.raises(TransportError, match=said):
-            handle.wait(5)
+            handle.wait(patience(5))
 
 
 def test_a_connection_cut_in_the_middle_of_a_frame_fails_the_message():
@@ -220,7 +224,7 @@ def test_a_connection_cut_in_the_middle_of_a_frame_fails_the_message():
         lanes[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         lanes[0].close()  # with a reset
         with pytest.raises(TransportError, match="rank 1 is gone"):
-            handle.wait(5)
+            handle.wait(patience(5))
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are():

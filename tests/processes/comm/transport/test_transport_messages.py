@@ -191,7 +191,7 @@ def test_calls_are_not_late_where_no_peer_reads():
         time.sleep(0.3)
         done = threading.Event()
         a.call(done.set)
-        assert done.wait(5.0)
+        assert done.wait(patience(5.0))
         b.receive(0, 1, bytearray(50_000_000)).wait(WAIT_S)
 
 
@@ -373,7 +373,7 @@ def test_what_is_called_while_bytes_wait_is_done_soon_and_in_order():
             for number in range(10):
                 came = threading.Event()
                 a.call(lambda n=turn * 10 + number, came=came: (done.append(n), came.set()))
-                assert came.wait(1.0)
+                assert came.wait(patience(1.0))
             if turn:
                 bulk.wait(WAIT_S)
                 awaited.wait(WAIT_S)
@@ -400,7 +400,7 @@ def test_calls_from_many_threads_are_all_done():
             thread.join()
         last = threading.Event()
         a.call(last.set)
-        assert last.wait(5.0)
+        assert last.wait(patience(5.0))
         assert sorted(done) == list(range(800))
 
 

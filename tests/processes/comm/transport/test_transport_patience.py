@@ -10,6 +10,7 @@ import time
 import pytest
 from endpoints import connected
 from other_ranks import hear, rogue, tell, with_processes
+from patience import patience, slowly
 
 from hemiola.comm.transport.wire import HEADER_BYTES, FrameHeader, FrameKind
 from hemiola.core.errors import TransportError
@@ -37,27 +38,28 @@ def pings(sock: socket.socket, until_s: float) -> int:
 
 
 def test_who_reads_no_more_for_now_still_says_that_it_lives():
-    with rogue(timeout_s=2.0, unexpected_bytes_max=1000) as (end, (sock,)):
+    timeout_s = slowly(2.0)
+    with rogue(timeout_s=timeout_s, unexpected_bytes_max=1000) as (end, (sock,)):
         sock.sendall(frame(bytes(2000), 1) + frame(b"more", 2))
         time.sleep(0.1)
-        assert pings(sock, time.monotonic() + 1.7) >= 1
-        end.receive(1, 1, bytearray(2000)).wait(5)
-        end.receive(1, 2, buffer := bytearray(4)).wait(5)
+        assert pings(sock, time.monotonic() + 0.85 * timeout_s) >= 1
+        end.receive(1, 1, bytearray(2000)).wait(patience(5))
+        end.receive(1, 2, buffer := bytearray(4)).wait(patience(5))
         assert buffer == b"more"
 
 
 def test_what_a_rank_sent_before_it_closed_is_there_for_a_receiver_that_comes_later():
-    with connected(timeout_s=2.0, unexpected_bytes_max=1000) as (sender, receiver):
+    with connected(timeout_s=slowly(2.0), unexpected_bytes_max=1000) as (sender, receiver):
         last = [sender.send(1, 1, bytes(2000)), sender.send(1, 2, b"last")]
         for handle in last:
-            handle.wait(5)
+            handle.wait(patience(5))
         sender.close(0.1)
         time.sleep(1.5)
-        receiver.receive(0, 1, bytearray(2000)).wait(5)
-        receiver.receive(0, 2, buffer := bytearray(4)).wait(5)
+        receiver.receive(0, 1, bytearray(2000)).wait(patience(5))
+        receiver.receive(0, 2, buffer := bytearray(4)).wait(patience(5))
         assert buffer == b"last"
         with pytest.raises(TransportError, match="rank 0 has closed its transport"):
-            receiver.receive(0, 3, bytearray(1)).wait(5)
+            receiver.receive(0, 3, bytearray(1)).wait(patience(5))
 
 
 def test_a_message_half_written_where_the_peer_hung_up_first_fails_with_the_peer():
@@ -71,7 +73,7 @@ def test_a_message_half_written_where_the_peer_hung_up_first_fails_with_the_peer
             sock.close()
             time.sleep(0.2)
         with pytest.raises(TransportError, match="rank 1 has closed its transport"):
-            handle.wait(5)
+            handle.wait(patience(5))
 
 
 def asked(peer: subprocess.Popen[str]) -> str:
@@ -83,16 +85,17 @@ def asked(peer: subprocess.Popen[str]) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1000, 100_000_000])
 def test_ranks_that_are_stopped_together_go_on_and_one_stopped_alone_is_lost(size):
-    with with_processes(size, timeout_s=TIMEOUT_S) as peers:
+    timeout_s = slowly(TIMEOUT_S)
+    with with_processes(size, timeout_s=timeout_s) as peers:
         time.sleep(1.0)
         peers[1].send_signal(signal.SIGSTOP)
         time.sleep(0.3 if size else 0.0)  # what is on its way finds no room there
         peers[0].send_signal(signal.SIGSTOP)
-        time.sleep(STOPPED_S)
+        time.sleep(2 * timeout_s)
         for peer in peers:
             peer.send_signal(signal.SIGCONT)
         before = [asked(peer) for peer in peers]
-        time.sleep(2 * TIMEOUT_S)  # to be found out, if it were so
+        time.sleep(2 * timeout_s)  # to be found out, if it were so
         after = [asked(peer) for peer in peers]
         assert all(said.isdecimal() for said in before + after), before + after
         assert size == 0 or all(int(now) > int(then) for now, then in zip(after, before, strict=True))
@@ -101,6 +104,6 @@ def test_ranks_that_are_stopped_together_go_on_and_one_stopped_alone_is_lost(siz
         stopped_s = time.monotonic()
         while asked(peers[0]).isdecimal():
             time.sleep(0.02)
-            assert time.monotonic() < stopped_s + 2 * TIMEOUT_S
-        assert f"nothing was heard of rank 1 for {TIMEOUT_S:g} s" in asked(peers[0])
-        assert time.monotonic() > stopped_s + 0.3 * TIMEOUT_S
+            assert time.monotonic() < stopped_s + patience(2 * TIMEOUT_S)
+        assert f"nothing was heard of rank 1 for {timeout_s:g} s" in asked(peers[0])
+        assert time.monotonic() > stopped_s + 0.3 * timeout_s

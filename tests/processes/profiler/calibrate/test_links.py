@@ -67,11 +67,11 @@ def test_a_rank_that_fails_is_named() -> None:
 
 
 def test_the_others_do_not_wait_for_a_rank_that_has_failed() -> None:
-    code = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(60)"
+    code = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(3600)"
     start = time.monotonic()
     with pytest.raises(InputError, match="rank 1 failed: it said nothing"):
         _run_here([sys.executable, "-c", code], 3)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < patience(30)
 
 
 def test_a_rank_that_says_much_keeps_nobody_waiting(tmp_path: Path) -> None:

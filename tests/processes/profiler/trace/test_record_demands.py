@@ -25,6 +25,7 @@ from hemiola.profiler.trace.values import Iteration, IterationDraft, PartHead, T
 from hemiola.trace.jobs.timeline_json import read_timeline
 
 torch_distributed = pytest.importorskip("torch.distributed")
+from patience import patience
 
 
 class Rank:
@@ -125,7 +126,9 @@ def test_a_rank_that_gets_no_time_asks_again_and_talks_on(
 ) -> None:
     monkeypatch.setattr(clock, "_TIMEOUT_S", 0.5)
     goes_on = threading.Event()
-    server = clock.ClockServer(lambda: time.perf_counter_ns() * goes_on.wait(60), only_this_host=True)
+    server = clock.ClockServer(
+        lambda: time.perf_counter_ns() * goes_on.wait(patience(60)), only_this_host=True
+    )
     store = torch_distributed.HashStore()
     asking = rank(1, store)
     peers = Peers(asking.keeper, asking.demands, time.perf_counter_ns, 1)
@@ -220,7 +223,7 @@ def test_a_late_first_rank_still_has_the_parts_put_together(
     for action in first.keeper.at_end:
         action()
     target = demand_path(tmp_path / "run.json", 1)
-    assert [merger.wait(60) for merger in first.demands.mergers] == [0]
+    assert [merger.wait(patience(60)) for merger in first.demands.mergers] == [0]
     timeline = read_timeline(target)
     assert timeline.iterations.rank.tolist() == [1]
     assert "the request came too late" in str(timeline.facts["partial"])

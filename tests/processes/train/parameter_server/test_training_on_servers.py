@@ -65,7 +65,7 @@ class Job:
 
     def end(self, *ranks: int) -> None:
         for rank in ranks or (0, 1):
-            assert self.ranks[rank].wait(60) == 0, self.log()
+            assert self.ranks[rank].wait(patience(60)) == 0, self.log()
 
     def left(self) -> list[str]:
         """Processes of this job that still run."""
@@ -194,7 +194,7 @@ def test_a_communication_process_ends_with_who_started_it_whatever_that_has_fork
     forked.start()
     try:
         child.release()
-        assert child._process.wait(20) == 0
+        assert child._process.wait(patience(20)) == 0
     finally:
         forked.kill()
         forked.join()
@@ -249,7 +249,7 @@ def test_asp_waits_for_nobody_and_ctrl_c_leaves_nothing(start):
     assert "2.bias was changed since synchronise" in job.next(1)["problem"]
     job.end(0)  # its server was needed until rank 1 had left
     job.ranks[1].send_signal(signal.SIGINT)
-    assert job.ranks[1].wait(30) != 0
+    assert job.ranks[1].wait(patience(30)) != 0
     assert "KeyboardInterrupt" in job.log()
     assert job.nothing_left()
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from endpoints import connected, together
+from patience import patience, slowly
 
 from hemiola.comm.transport.messages import Gate
 from hemiola.core.errors import TransportError
@@ -43,7 +44,7 @@ def test_many_at_once_in_any_order_add_up_with_the_same_bits_everywhere(ranks, a
                 for number in order
             ]
             for ticket in tickets:
-                ticket.wait(10.0)
+                ticket.wait(patience(10.0))
                 ticket.wait_sent()
                 assert ticket.done and ticket.sent
 
@@ -84,7 +85,7 @@ def test_rows_that_somebody_has_named_or_touched_are_added_up_or_all_others(data
             ticket = exchange.reduce_rows(7, "the gradient t", table, names, 0, algorithm, 0.5, is_others)
             if not is_others:
                 exchange.end_rows(7, [ticket], [bits(touched[end.rank])], [present[end.rank]])
-            ticket.wait(10.0)
+            ticket.wait(patience(10.0))
             ticket.wait_sent()
             found.append((table, ticket))
 
@@ -122,7 +123,7 @@ def test_rows_of_several_tables_are_told_at_once():
             named[2][8] = True
             exchange.end_rows(0, tickets, named, [True, False, rank == 1])
             for ticket in tickets:
-                ticket.wait(10.0)
+                ticket.wait(patience(10.0))
             found[rank] = [
                 ([(rows.tolist(), values.unique().tolist()) for rows, values in t.parts], t.present)
                 for t in tickets
@@ -136,14 +137,14 @@ def test_rows_of_several_tables_are_told_at_once():
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_rank_lost_while_rows_are_named_is_named_itself(before):
-    with connected(2, timeout_s=2.0) as ends:
+    with connected(2, timeout_s=slowly(2.0)) as ends:
         exchange, touched = GradientExchange(ends[0], 16 << 10), torch.ones(1000, dtype=torch.bool)
         (names,) = exchange.name_rows(1, [touched]) if before else (None,)
         ticket = exchange.reduce_rows(1, "the gradient t", torch.ones(1000, 8), names)
         exchange.end_rows(1, [ticket], [touched], [True])
         ends[1].close()
         with pytest.raises(TransportError, match="rank 1"):
-            ticket.wait(10.0)
+            ticket.wait(patience(10.0))
 
 
 @pytest.mark.parametrize("width", [8, 5])
@@ -160,15 +161,15 @@ def test_rows_differ_where_they_differ_from_what_was_there_before(width):
 
 
 def test_a_lost_rank_ends_the_transfer_with_its_name():
-    with connected(2, timeout_s=2.0) as ends:
+    with connected(2, timeout_s=slowly(2.0)) as ends:
         exchange = GradientExchange(ends[0], 16 << 10)
         ticket = exchange.all_reduce(1, "the gradient w", torch.ones(100_000))
         ends[1].close()
         with pytest.raises(TransportError, match="rank 1"):
-            ticket.wait(10.0)
+            ticket.wait(patience(10.0))
         late = exchange.all_reduce(2, "the gradient v", torch.ones(10))
         with pytest.raises(TransportError, match="rank 1"):
-            late.wait(10.0)
+            late.wait(patience(10.0))
 
 
 def test_of_all_the_numbers_of_rows_that_are_sent_few_schedules_are_kept():
@@ -179,7 +180,7 @@ def test_of_all_the_numbers_of_rows_that_are_sent_few_schedules_are_kept():
         def work(end):
             for rows in range(600):
                 ticket = both[end.rank].all_reduce(0, "the gradient t", torch.ones(rows), algorithm="ring")
-                ticket.wait(10.0)
+                ticket.wait(patience(10.0))
 
         assert together(work, ends) == [None] * 2
         assert sum(type(one) is MessageStep for one in gc.get_objects()) - before < 600
@@ -193,8 +194,8 @@ def test_however_many_steps_have_come_they_follow_one_another(monkeypatch):
         for number in range(1000):
             ends[1].send(0, exchange._tag(0) + number, bytes(16))
         ends[1].send(0, 0, b"last")
-        ends[0].receive(1, 0, bytearray(4)).wait(10.0)
-        exchange.all_reduce(0, "the gradient w", flat, algorithm="ring").wait(10.0)
+        ends[0].receive(1, 0, bytearray(4)).wait(patience(10.0))
+        exchange.all_reduce(0, "the gradient w", flat, algorithm="ring").wait(patience(10.0))
 
 
 def test_who_never_gives_up_waits_as_well():
