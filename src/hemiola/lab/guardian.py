@@ -1,13 +1,13 @@
 """A small process that outlives its owner for a moment, and then clears up what that left.
 
-`python -m hemiola.lab.guardian HANDLE lab NAME ID` takes a lab down when the process behind the
-handle (a pidfd it inherits) ends; `... HANDLE run ID` ends the processes of one run, and
-`... HANDLE slurm FOLDER ID` takes a Slurm down. It waits without work and with little memory, and is
-in a session of its own, where no Ctrl-C reaches it.
+`python -m hemiola.lab.guardian HANDLE package.module:FUNCTION ARGUMENT...` calls the function with these words once the
+process behind the handle (a pidfd it inherits) has ended. It imports nothing of what it clears up before. It waits without
+work and with little memory, and is in a session of its own, where no Ctrl-C reaches it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import subprocess
@@ -20,13 +20,18 @@ __all__ = ["Guardian"]
 class Guardian:
     """The handle that the owner keeps; `dismiss` it when the owner has cleared up itself."""
 
-    def __init__(self, *task: str) -> None:
-        """Start it: `task` is "lab", name and id, or "run" and id, or "slurm", folder and id."""
+    def __init__(self, clear_up: str, *words: str) -> None:
+        """Start it.
+
+        Args:
+            clear_up: what is called, "package.module:function".
+            words: with what.
+        """
         package = str(Path(__file__).resolve().parents[2])
         handle = os.pidfd_open(os.getpid())
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hemiola.lab.guardian", str(handle), *task],
+                [sys.executable, "-P", "-m", "hemiola.lab.guardian", str(handle), clear_up, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -54,23 +59,9 @@ def _wait_for_end_of(handle: int) -> None:
     poll.poll()
 
 
-def _clear_up(kind: str, *which: str) -> None:
-    if kind == "run":
-        from hemiola.lab.namespaces import belonging, end_processes
-
-        end_processes(belonging(which[0]), grace_s=1.0)
-        return
-    if kind == "slurm":
-        from hemiola.lab.slurm.teardown import clear_up
-
-        clear_up(*which)
-        return
-    from hemiola.lab.network import tear_down
-    from hemiola.lab.state import load
-
-    state = load(which[0])
-    if state.id == which[1]:
-        tear_down(state)
+def _clear_up(function: str, *words: str) -> None:
+    module, _, name = function.partition(":")
+    getattr(importlib.import_module(module), name)(*words)
 
 
 if __name__ == "__main__":

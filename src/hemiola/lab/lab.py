@@ -88,7 +88,9 @@ class Lab:
         if self._state is not None:
             raise LabError(f"the lab {self.name!r} is up already", "take it down first, or make another")
         id_ = id_ or secrets.token_hex(8)
-        self._guardian = Guardian("lab", self.name, id_)  # before there is anything to leave
+        self._guardian = Guardian(
+            f"{network.__name__}:clear_up", self.name, id_
+        )  # before there is anything to leave
         try:
             self._state = claim(self._spec, id_)
             network.build(self._state)
@@ -204,7 +206,7 @@ class Lab:
         settings = self.settings()
         print(settings, file=err, flush=True)
         run = f"{self._up.id}-{secrets.token_hex(4)}"
-        guardian = Guardian("run", run)
+        guardian = Guardian("hemiola.lab.namespaces:end_run", run)
         try:
             statuses = self._follow(command, run, places, env or {}, out, err)
         finally:

@@ -27,6 +27,7 @@ __all__ = [
     "belonging",
     "create",
     "end_processes",
+    "end_run",
     "enter",
     "held",
     "inside",
@@ -300,3 +301,8 @@ def _send(pid: int, number: signal.Signals, test: Callable[[int], bool]) -> None
         pass
     finally:
         os.close(handle)
+
+
+def end_run(run: str) -> None:
+    """What the guardian of a run does once its owner has ended."""
+    end_processes(belonging(run), grace_s=1.0)

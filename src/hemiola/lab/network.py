@@ -25,13 +25,14 @@ import msgspec
 from hemiola.core.errors import LabError
 from hemiola.lab import namespaces
 from hemiola.lab.namespaces import belonging, end_processes, inside, matching
-from hemiola.lab.state import LabState, forget
+from hemiola.lab.state import LabState, forget, load
 
 __all__ = [
     "DEVICE",
     "ByteQueue",
     "TokenBucket",
     "apply_rates",
+    "clear_up",
     "entered",
     "gone",
     "gso_max_bytes",
@@ -133,6 +134,13 @@ def tear_down(state: LabState) -> tuple[str, ...]:
         end_processes(lambda pid: here(pid) or ours(pid), grace_s=TERMINATE_S)
     forget(state)
     return foreign
+
+
+def clear_up(name: str, id_: str) -> None:
+    """What the guardian of a lab does once its owner has ended; another lab may have the name by now."""
+    state = load(name)
+    if state.id == id_:
+        tear_down(state)
 
 
 def _build(state: LabState) -> None:

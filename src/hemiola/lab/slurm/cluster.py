@@ -18,7 +18,7 @@ from hemiola.lab.slurm import config, daemons
 from hemiola.lab.slurm.config import check_programs, check_rest
 from hemiola.lab.slurm.record import Record, base_of, claim, load, read, save
 from hemiola.lab.slurm.spec import SlurmSpec
-from hemiola.lab.slurm.teardown import tear_down
+from hemiola.lab.slurm.teardown import clear_up, tear_down
 
 __all__ = ["SlurmLab", "attach"]
 
@@ -108,7 +108,9 @@ class SlurmLab:
 
             check_rights()
         id_ = secrets.token_hex(8)
-        self._guardian = Guardian("slurm", str(base_of(self._spec)), id_)  # before there is anything to leave
+        self._guardian = Guardian(  # before there is anything to leave
+            f"{clear_up.__module__}:{clear_up.__name__}", str(base_of(self._spec)), id_
+        )
         try:
             self._record = claim(self._spec, id_)
             self._build()
