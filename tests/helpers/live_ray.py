@@ -15,10 +15,12 @@ import msgspec
 from patience import patience, until
 from ray_cluster import RayCluster, RayNode
 
+from hemiola.live.engines.base import engine_service
 from hemiola.live.engines.ray.agent import JOBS, JOBS_SPACE
 from hemiola.live.engines.ray.client import Ray
+from hemiola.live.engines.ray.engine import RAY
 from hemiola.live.engines.ray.kv_store import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
-from hemiola.live.engines.ray.service import ray_service, ray_topology
+from hemiola.live.engines.ray.topology import ray_topology
 from hemiola.live.engines.ray.wire import RayJobRow, RayReply, read_answer
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.service import Service, SessionSettings
@@ -122,7 +124,7 @@ class LiveRay:
         with Journal.open(self.journal_path) as journal:
             settings = SessionSettings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
             ray = Ray(self.cluster.address)
-            self.service = ray_service(settings, journal, ray_topology(ray), ray=ray)
+            self.service = engine_service(RAY, ray, settings, journal, ray_topology(ray))
             thread = threading.Thread(target=self.service.run)
             thread.start()
             try:

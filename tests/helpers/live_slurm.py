@@ -14,8 +14,10 @@ import pytest
 from patience import patience, until
 
 from hemiola.lab.slurm import SlurmLab, config
+from hemiola.live.engines.base import engine_service
 from hemiola.live.engines.slurm.client import Slurm, SlurmInterface
-from hemiola.live.engines.slurm.service import slurm_service, slurm_topology
+from hemiola.live.engines.slurm.engine import SLURM, SlurmPartition
+from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.service import Service, SessionSettings
@@ -115,14 +117,8 @@ class Live:
         """A service, until the block ends; it must not have said anything was wrong."""
         with Journal.open(self.journal_path) as journal:
             settings = SessionSettings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]
-            self.service = slurm_service(
-                settings,
-                journal,
-                slurm_topology(self.slurm),
-                slurm=self.engine(),
-                partition="hemiola",
-                wake=wake,
-            )
+            partition = SlurmPartition(self.engine(), self.slurm, wake=wake)
+            self.service = engine_service(SLURM, partition, settings, journal, slurm_topology(self.slurm))
             thread = threading.Thread(target=self.service.run)
             thread.start()
             try:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hemiola.cli.engines import engine_of_journal
 from hemiola.cli.live import daemon_text, open_journal, print_json, reason_text, state_text
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def is_journal(where: str) -> bool:
         return False
 
 
-def explain_live(job: str, *, journal: str, partition: str, json: bool) -> None:
+def explain_live(job: str, *, journal: str, partition: str, engine: str = "", json: bool) -> None:
     """Print it.
 
     Raises:
@@ -58,26 +59,23 @@ def explain_live(job: str, *, journal: str, partition: str, json: bool) -> None:
     """
     now_s = time.time()
     with open_journal(journal, partition) as opened:
-        told = _Told(opened, _record(opened, job, partition), now_s)
+        told = _Told(opened, _record(opened, job, partition, engine), now_s)
     if json:
         print_json(EXPLANATION_SCHEMA, told.cluster, **told.values())
     else:
         print("\n".join(told.lines()))
 
 
-def _record(journal: Journal, name: str, partition: str) -> JournaledJob:
+def _record(journal: Journal, name: str, partition: str, engine: str) -> JournaledJob:
     record = journal.job(name)
     if record is None:
-        raise _unknown(journal, name, partition)
+        raise _unknown(journal, name, partition, engine)
     return record
 
 
-def _unknown(journal: Journal, name: str, partition: str) -> InputError:
+def _unknown(journal: Journal, name: str, partition: str, engine: str) -> InputError:
     """No such job, with the most helpful thing that can be said of it."""
-    from hemiola.core.errors import EngineError, InputError
-    from hemiola.live.engines.slurm.client import Slurm
-    from hemiola.live.engines.slurm.doctor import why_unknown
-    from hemiola.trace.topologies.native import read_native
+    from hemiola.core.errors import InputError
 
     what = f"the journal {journal.name} has no job {name!r}"
     recent = [job.engine_id for job in journal.jobs(limit=1000)]
@@ -85,16 +83,28 @@ def _unknown(journal: Journal, name: str, partition: str) -> InputError:
         return InputError(
             what, f"it is an array: name one of its elements, such as {', '.join(elements[:NAMED])}"
         )
-    if runs := journal.runs():
-        try:
-            topology = read_native(runs[-1].opening.topology, journal.name)
-            if why := why_unknown(Slurm(), name, partition, topology):
-                return InputError(f"{what}: {why}", f"see what Slurm says: scontrol show job {name}")
-        except EngineError:
-            pass  # then nobody knows more
+    why, remedy = _asked(journal, name, partition, engine)
+    if why:
+        return InputError(f"{what}: {why}", remedy)
     return InputError(
         what, f"the last of its jobs: {', '.join(recent[:NAMED]) or 'none'}; see: hemiola jobs --all"
     )
+
+
+def _asked(journal: Journal, name: str, partition: str, engine: str) -> tuple[str, str]:
+    """Why the journal lacks a job, as its engine says, and what to do about it; "" where that does not know it either."""
+    from hemiola.core.errors import EngineError
+    from hemiola.trace.topologies.native import read_native
+
+    its, to = engine_of_journal(journal, engine, {}, partition=partition)
+    runs = journal.runs()
+    if its is None or its.why_unknown is None or not runs:
+        return "", ""
+    try:
+        with its.connected(to) as client:
+            return its.why_unknown(client, name, read_native(runs[-1].opening.topology, journal.name))
+    except EngineError:
+        return "", ""  # then nobody knows more
 
 
 class _Told:

@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from hemiola.cli.engines import chosen_engine, with_engine_flags
+from hemiola.live.engines.base import Examination
+from hemiola.live.engines.registry import DEFAULT
+
 if TYPE_CHECKING:
-    from hemiola.core.topology import Topology
+    from hemiola.live.engines.base import Connection, Engine
     from hemiola.live.journal import Journal
     from hemiola.live.query.cluster import LiveCluster, LiveHost, LiveJob
     from hemiola.live.query.health_checks import Check
@@ -280,16 +284,16 @@ DOCTOR_SCHEMA = "hemiola.doctor/1"
 DOCTOR_STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
+@with_engine_flags("doctor")
 def doctor(
     *,
-    engine: Literal["slurm", "ray"] = "slurm",
-    slurm_conf: Path | None = None,
-    ray_address: str = "127.0.0.1:6379",
+    engine: str = DEFAULT,
     partition: str = "hemiola",
     topology: str = "",
     journal: str = "",
     alive: Path | None = None,
     json: Annotated[bool, Switch] = False,
+    **options: Any,
 ) -> None:
     """Check the engine, privileges, clocks, nodes, the journal and this host's network. Changes nothing.
 
@@ -298,11 +302,7 @@ def doctor(
     Parameters
     ----------
     engine
-        What runs the jobs.
-    slurm_conf
-        The slurm.conf of the cluster; where Slurm's commands look unless given.
-    ray_address
-        Ray's head. A node of Ray has to run on this host.
+        What runs the jobs, as in "hemiola serve".
     partition
         The one that Hemiola manages.
     topology
@@ -320,10 +320,8 @@ def doctor(
 
     cluster = read_topology(topology, keep_unusable=True) if topology else None
     found, mode = _journal(journal, partition)
-    if engine == "slurm":
-        engines = _slurm(slurm_conf, partition, cluster, alive, mode)
-    else:
-        engines = _ray(ray_address, cluster, mode)
+    its, to = chosen_engine(engine, options, partition=partition, has_topology=cluster is not None)
+    engines = _engine(its, to, Examination(topology=cluster, alive=alive, mode=mode))
     checks: list[Check] = []
     for check in chain(engines, found, _host(alive, mode)):
         checks.append(check)
@@ -337,24 +335,9 @@ def doctor(
         raise SystemExit(1)
 
 
-def _slurm(
-    conf: Path | None, partition: str, topology: Topology | None, alive: Path | None, mode: str
-) -> Iterator[Check]:
-    from hemiola.live.engines.slurm.client import Slurm
-    from hemiola.live.engines.slurm.doctor import slurm_checks
-
-    yield from slurm_checks(Slurm(conf), partition, topology, alive, mode)
-
-
-def _ray(address: str, topology: Topology | None, mode: str) -> Iterator[Check]:
-    from hemiola.live.engines.ray.client import Ray
-    from hemiola.live.engines.ray.doctor import ray_checks
-
-    ray = Ray(address)
-    try:
-        yield from ray_checks(ray, topology, mode)
-    finally:
-        ray.close()
+def _engine(engine: Engine[Any], to: Connection, what: Examination) -> Iterator[Check]:
+    with engine.connected(to) as client:
+        yield from engine.doctor(client, what)
 
 
 def _host(alive: Path | None, mode: str) -> Iterator[Check]:

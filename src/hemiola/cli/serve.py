@@ -5,17 +5,19 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from hemiola.cli.engines import chosen_engine, with_engine_flags
+from hemiola.live.engines.registry import DEFAULT
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from hemiola.core.topology import Topology
     from hemiola.live.journal import Journal
-    from hemiola.live.service import Service, SessionSettings
+    from hemiola.live.service import Service
 
 
 __all__ = ["lend", "ranks", "release", "serve"]
@@ -24,13 +26,13 @@ __all__ = ["lend", "ranks", "release", "serve"]
 Switch = Parameter(negative="")
 Several = Annotated[tuple[str, ...], Parameter(name="--allow-host", consume_multiple=True, negative="")]
 Shadows = Annotated[tuple[str, ...], Parameter(name="--shadow", consume_multiple=True, negative="")]
-Engine = Literal["slurm", "ray"]
 FOLDER = Path("/var/lib/hemiola")
 
 
+@with_engine_flags("serve")
 def serve(
     *,
-    engine: Engine,
+    engine: str,
     policy: str,
     mode: Literal["observe", "advise", "enforce"] = "observe",
     partition: str = "hemiola",
@@ -38,13 +40,8 @@ def serve(
     journal: str = "",
     fallback: str = "fifo-backfill",
     profiles: Path | None = None,
-    slurm_conf: Path | None = None,
-    rest: str = "",
-    rest_token: Path | None = None,
-    ray_address: str = "127.0.0.1:6379",
     kill_switch: Path | None = None,
     alive: Path | None = None,
-    wake: Path | None = None,
     reports: Path | None = None,
     web: str = "",
     web_tokens: Path | None = None,
@@ -55,13 +52,14 @@ def serve(
     keep: str = "",
     dry_run: Annotated[bool, Switch] = False,
     log_json: Annotated[bool, Switch] = False,
+    **options: Any,
 ) -> None:
     """Run a policy on a live cluster: the same object that "hemiola simulate" compares.
 
     Parameters
     ----------
     engine
-        What runs the jobs.
+        What runs the jobs: slurm, ray, or your own engine as package.module:NAME[,option=value].
     policy
         As in "hemiola simulate": dally, tiresias, "dally:timer=break-even".
     mode
@@ -78,20 +76,10 @@ def serve(
         The policy that takes over from one that raises or hangs.
     profiles
         A file of job profiles beside those that come with Hemiola.
-    slurm_conf
-        The slurm.conf of the cluster; where Slurm's commands look unless given.
-    rest
-        Speak to Slurm by its slurmrestd there: http[s]://[USER@]HOST[:PORT] or unix:/PATH.
-    rest_token
-        A file of mode 0600 with what "scontrol token" prints, read anew each time; the variable SLURM_JWT unless given.
-    ray_address
-        Ray's head. A node of Ray has to run on this host.
     kill_switch
         A file: while it is there, nothing is changed.
     alive
         A file that says when Hemiola last turned, for job_submit.lua and "hemiola release --when-silent".
-    wake
-        A file that job_submit.lua writes when a job comes: Slurm is looked at then, not up to a tenth of a second later.
     reports
         The folder in which jobs report their iterations and hosts their traffic ("hemiola counters"); mode 1777.
     web
@@ -113,95 +101,30 @@ def serve(
     log_json
         One JSON object per line.
     """
+    from hemiola.live.engines.base import engine_service
     from hemiola.live.journal import Journal
     from hemiola.live.logging_setup import set_up
     from hemiola.live.service import SessionSettings
 
     keep_s = _kept_s(keep)
     set_up(as_json=log_json)
-    if engine == "slurm":
-        cluster = _on_slurm(
-            slurm_conf,
-            partition,
-            topology,
-            profiles,
-            wake,
-            _Rest(rest, rest_token, mode == "enforce" and not dry_run),
-        )
-    else:
-        cluster = _on_ray(ray_address, topology, profiles)
+    mode = "observe" if dry_run else mode
+    its, to = chosen_engine(
+        engine, options, partition=partition, has_topology=bool(topology), acts=mode == "enforce"
+    )
+    client = its.connect(to)
+    network = _topology(topology) or its.topology(client)
     settings = SessionSettings(
-        policy=policy, fallback=fallback, mode="observe" if dry_run else mode, engine=cluster.version,
-        kill_switch=kill_switch, alive=alive, reports=reports, keep_s=keep_s, show_requests=dry_run,
+        policy=policy, fallback=fallback, mode=mode, engine=its.signature(client), kill_switch=kill_switch,
+        alive=alive, reports=reports, keep_s=keep_s, show_requests=dry_run,
     )  # fmt: skip
     where = journal or _journal(partition)
     page = Page(web, web_tokens, web_cert, web_key, allow_host, shadow, kill_switch)
     with Journal.open(where) as opened:
-        _check_engine(opened, cluster.version)
-        service = cluster.service(settings, opened)
+        _check_engine(opened, settings.engine)
+        service = engine_service(its, client, settings, opened, network, profiles=profiles)
         with page.serving(service, opened, where):
             _serve(service)
-
-
-@dataclass(frozen=True)
-class EngineChoice:
-    """A live cluster, whatever its engine.
-
-    Attributes:
-        version: of the engine.
-        service: one on it.
-    """
-
-    version: str
-    service: Callable[[SessionSettings, Journal], Service]
-
-
-def _on_slurm(
-    conf: Path | None, partition: str, topology: str, profiles: Path | None, wake: Path | None, over: _Rest
-) -> EngineChoice:
-    import shutil
-    from functools import partial
-
-    from hemiola.core.errors import InputError
-    from hemiola.live.engines.slurm.client import Slurm
-    from hemiola.live.engines.slurm.service import rest_slurm, slurm_service, slurm_topology, slurm_version
-
-    if over.token is not None and not over.url:
-        raise InputError(
-            "--rest-token without --rest", "say where slurmrestd listens: --rest http://HOST:PORT"
-        )
-    if over.url and not topology and shutil.which("scontrol") is None:
-        raise InputError(
-            "slurmrestd does not say how the nodes are connected", "say it in a file: --topology FILE"
-        )
-    commands = Slurm(conf)
-    slurm = rest_slurm(over.url, over.token, commands, acts=over.acts) if over.url else commands
-    network = _topology(topology) or slurm_topology(commands)
-    service = partial(
-        slurm_service, topology=network, slurm=slurm, partition=partition, profiles=profiles, wake=wake
-    )
-    return EngineChoice(str(slurm) if over.url else slurm_version(commands), service)
-
-
-@dataclass(frozen=True)
-class _Rest:
-    """What was said of slurmrestd; an empty `url` means that Slurm's commands are used."""
-
-    url: str
-    token: Path | None
-    acts: bool
-
-
-def _on_ray(address: str, topology: str, profiles: Path | None) -> EngineChoice:
-    from functools import partial
-
-    from hemiola.live.engines.ray.client import Ray
-    from hemiola.live.engines.ray.service import ray_service, ray_topology, ray_version
-
-    ray = Ray(address)
-    network = _topology(topology) or ray_topology(ray)
-    service = partial(ray_service, topology=network, ray=ray, profiles=profiles)
-    return EngineChoice(ray_version(ray), service)
 
 
 def _topology(given: str) -> Topology | None:
@@ -210,28 +133,24 @@ def _topology(given: str) -> Topology | None:
     return read_topology(given, keep_unusable=True) if given else None
 
 
+@with_engine_flags("release")
 def release(
     *,
-    engine: Engine = "slurm",
+    engine: str = DEFAULT,
     partition: str = "hemiola",
-    slurm_conf: Path | None = None,
-    ray_address: str = "127.0.0.1:6379",
     alive: Path | None = None,
     when_silent: str = "",
     watch: Annotated[bool, Switch] = False,
+    **options: Any,
 ) -> None:
     """Hand every held job back to the engine's own scheduler, untouched. Needs no running daemon.
 
     Parameters
     ----------
     engine
-        What runs the jobs.
+        What runs the jobs, as in "hemiola serve".
     partition
         The one that Hemiola manages. Of Ray it is all.
-    slurm_conf
-        The slurm.conf of the cluster.
-    ray_address
-        Ray's head.
     alive
         The file that "hemiola serve --alive" writes.
     when_silent
@@ -243,7 +162,7 @@ def release(
 
     from hemiola.core.errors import EngineError, InputError
     from hemiola.core.units import format_duration, parse_duration
-    from hemiola.live.engines.slurm.release import silent_s
+    from hemiola.live.leadership import silent_s
 
     if bool(when_silent) != (alive is not None):
         raise InputError("--when-silent and --alive belong together", "give both, or neither to release now")
@@ -251,15 +170,15 @@ def release(
         raise InputError(
             "--watch looks whether Hemiola is silent", "say for how long: --when-silent 60s --alive FILE"
         )
-    give_back = (
-        _giving_back_slurm(slurm_conf, partition) if engine == "slurm" else _giving_back_ray(ray_address)
-    )
+    its, to = chosen_engine(engine, options, partition=partition, acts=True)
     limit_s = parse_duration(when_silent) if when_silent else 0.0
     while True:
         try:
             quiet_s = silent_s(alive, time.time()) if alive is not None else float("inf")
             if quiet_s >= limit_s:
-                _say(*give_back(), quietly=watch)
+                with its.connected(to) as client:
+                    released, held = its.release(client)
+                _say(released, held, its.title, quietly=watch)
             elif not watch:
                 print(f"Hemiola spoke {format_duration(quiet_s)} ago: nothing to do")
         except EngineError as problem:
@@ -269,29 +188,6 @@ def release(
         if not watch:
             return
         time.sleep(max(1.0, limit_s / 4))
-
-
-def _giving_back_slurm(conf: Path | None, partition: str) -> Callable[[], tuple[list[str], list[str]]]:
-    from functools import partial
-
-    from hemiola.live.engines.slurm.client import Slurm
-    from hemiola.live.engines.slurm.release import hand_back
-
-    return partial(hand_back, Slurm(conf), partition)
-
-
-def _giving_back_ray(address: str) -> Callable[[], tuple[list[str], list[str]]]:
-    from hemiola.live.engines.ray.client import Ray
-    from hemiola.live.engines.ray.release import hand_back
-
-    def give_back() -> tuple[list[str], list[str]]:
-        ray = Ray(address)
-        try:
-            return hand_back(ray), []
-        finally:
-            ray.close()
-
-    return give_back
 
 
 def ranks() -> None:
@@ -311,9 +207,9 @@ def ranks() -> None:
         print("hemiola ranks: nobody chose an order; this is Slurm's", file=sys.stderr)
 
 
-def _say(released: list[str], held: list[str], *, quietly: bool) -> None:
+def _say(released: list[str], held: list[str], title: str, *, quietly: bool) -> None:
     if held:
-        print(f"still held: {', '.join(held)} (does this user operate Slurm?)", flush=True)
+        print(f"still held: {', '.join(held)} (does this user operate {title}?)", flush=True)
     if released or not quietly:
         print(
             f"released {len(released)} job{'s' * (len(released) != 1)}: {', '.join(released) or 'none was held'}",
@@ -389,13 +285,14 @@ def _serve(service: Service) -> None:
 def _check_engine(journal: Journal, version: str) -> None:
     """Only one engine's daemon could lead in it, and jobs of the other one would stay open there for ever."""
     from hemiola.core.errors import InputError
+    from hemiola.live.engines.registry import is_same_engine
 
     runs = journal.runs()
     before = runs[-1].opening.engine if runs else ""
-    if before and before.startswith("ray") != version.startswith("ray"):
+    if before and not is_same_engine(before, version):
         raise InputError(
             f"{journal.name} is the journal of {before}, and this is {version}",
-            "name another one, here and wherever it is read: --journal FILE, or for Ray --partition ray",
+            "name another one, here and wherever it is read: --journal FILE, or --partition NAME",
         )
 
 

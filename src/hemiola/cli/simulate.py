@@ -327,6 +327,7 @@ def explain(
     seed: int | None = None,
     journal: str = "",
     partition: str = "hemiola",
+    engine: str = "",
     json: Annotated[bool, Switch] = False,
 ) -> None:
     """Tell a job's story: why it waited, for whom, why these nodes, why it was pre-empted, when it will start.
@@ -345,6 +346,8 @@ def explain(
         Of a live job: what "hemiola serve --journal" writes; the same place as there unless given.
     partition
         Of a live job: the partition that Hemiola manages.
+    engine
+        Of a live job: what runs the jobs, as in "hemiola serve". Default: what the journal says.
     json
         Of a live job: all that is told, as JSON.
     """
@@ -354,7 +357,9 @@ def explain(
     if not job and os.path.isfile(what):  # noqa: PTH113 - pathlib's raises where a folder may not be searched
         raise InputError(f"of which job of {what}?", f"name it: hemiola explain {shlex.quote(what)} JOB")
     if not job or is_journal(what):
-        explain_live(job or what, journal=what if job else journal, partition=partition, json=json)
+        explain_live(
+            job or what, journal=what if job else journal, partition=partition, engine=engine, json=json
+        )
         return
     from hemiola.report.story import explain as tell
 

@@ -11,17 +11,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from hemiola.cli.engines import engine_of_journal, with_engine_flags
 from hemiola.cli.live import JOB_COLUMNS, daemon_text, job_row, open_journal, reason_text
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from hemiola.live.engines.base import Connection, Engine
     from hemiola.live.journal import Journal
     from hemiola.live.query.cluster import Following, LiveCluster, LiveHost, LiveJob, Made
     from hemiola.live.query.forecast import Load
@@ -303,13 +304,15 @@ LOOK_S, ASK_S, SHARE = 0.2, 5.0, 4.0
 """How often keys and the terminal's size are looked at; how often the engine is asked; and reading takes a fifth at most."""
 
 
+@with_engine_flags("top")
 def top(
     *,
     journal: str = "",
     partition: str = "hemiola",
+    engine: str = "",
     interval: str = "2s",
-    slurm_conf: Path | None = None,
     once: Annotated[bool, Switch] = False,
+    **options: Any,
 ) -> None:
     """Show the live cluster: GPUs by rack and job, links, the queue and why each job waits. Ends with q or Ctrl-C.
 
@@ -319,10 +322,10 @@ def top(
         What "hemiola serve --journal" writes; the same place as there unless given.
     partition
         The one that Hemiola manages.
+    engine
+        What runs the jobs, as in "hemiola serve". Default: what the journal says; an engine of your own has to be named.
     interval
         How often to look.
-    slurm_conf
-        The slurm.conf of the cluster, to ask whether its controller answers.
     once
         Print one picture, whole and without a screen of its own.
     """
@@ -333,17 +336,16 @@ def top(
 
     interval_s, console = parse_duration(interval), Console(highlight=False)
     with open_journal(journal, partition) as opened:
-        runs = opened.runs()
-        engine = _Engine(slurm_conf, is_slurm=not runs or not runs[-1].opening.engine.startswith("ray"))
+        asked = _Engine(*engine_of_journal(opened, engine, options, partition=partition))
         if once or not console.is_terminal:
-            engine.ask()
-            seen, piped = _look(opened, engine, Following()), not console.is_terminal
+            asked.ask()
+            seen, piped = _look(opened, asked, Following()), not console.is_terminal
             lines = frame(seen, PIPED_WIDTH if piped else console.width, None, whole=piped)
             for line in lines:
                 console.print(line, no_wrap=True, crop=False, overflow="ignore", soft_wrap=True)
             return
-        engine.begin()
-        _show(opened, engine, console, interval_s)
+        asked.begin()
+        _show(opened, asked, console, interval_s)
 
 
 def _look(journal: Journal, engine: _Engine, following: Following) -> ScreenState:
@@ -416,19 +418,23 @@ def _keys() -> Iterator[Callable[[], bool]]:
 
 
 class _Engine:
-    """Whether Slurm's controller answers; asked in a thread of its own, as that may take long.
+    """Whether the engine answers; asked in a thread of its own, as that may take long.
+
+    Args:
+        engine: None: nobody is asked.
 
     Attributes:
         says: in words.
     """
 
-    def __init__(self, conf: Path | None, *, is_slurm: bool) -> None:
-        self._conf, self._is_slurm = conf, is_slurm
-        self.says = "Slurm not asked yet" if is_slurm else ""
+    def __init__(self, engine: Engine[Any] | None, to: Connection) -> None:
+        self._engine = engine if engine is not None and engine.answers is not None else None
+        self._to = to
+        self.says = f"{self._engine.title} not asked yet" if self._engine is not None else ""
 
     def begin(self) -> None:
         """Ask again and again."""
-        if self._is_slurm:
+        if self._engine is not None:
             threading.Thread(target=self._go_on, daemon=True).start()
 
     def _go_on(self) -> None:
@@ -438,13 +444,5 @@ class _Engine:
 
     def ask(self) -> None:
         """Once."""
-        if not self._is_slurm:
-            return
-        from hemiola.core.errors import EngineError
-        from hemiola.live.engines.slurm.client import Slurm
-
-        try:
-            Slurm(self._conf, limit_s=5.0).table("squeue", "-t", "SUSPENDED", "-o", "%i")
-            self.says = "Slurm answers"
-        except EngineError as problem:
-            self.says = f"Slurm is away: {problem.what}"
+        if self._engine is not None:
+            self.says = self._engine.says(self._to)

@@ -11,17 +11,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hemiola.core.errors import HemiolaError
+from hemiola.core.errors import EngineError, HemiolaError
 from hemiola.live.journal import Journal
 from hemiola.trace.atomic import replacing
 
-__all__ = ["STOPPED", "Leadership", "is_gone", "process_identity"]
+__all__ = ["STOPPED", "Leadership", "is_gone", "process_identity", "silent_s"]
 
 
 _log = logging.getLogger("hemiola.serve")
 LEASE_S, RENEW_S = 10.0, 2.0
 """Another instance takes over within `LEASE_S` and a second; a renewal may fail a few times before."""
 STOPPED = " stopped"
+WRITTEN = "give the file that `hemiola serve --alive` writes"
 
 
 class Leadership:
@@ -128,3 +129,21 @@ def _began(pid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return "" if words[0] in "ZX" else words[19]
+
+
+def silent_s(alive: Path, now_s: float) -> float:
+    """For how long Hemiola has said nothing; infinity if it never has.
+
+    Raises:
+        EngineError: the file cannot be read, or holds something else.
+    """
+    try:
+        text = alive.read_text()
+    except FileNotFoundError:
+        return float("inf")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise EngineError(f"{alive} cannot be read: {problem}", WRITTEN) from problem
+    text = text.strip().removesuffix(STOPPED)
+    if not text.isdecimal():
+        raise EngineError(f"{alive} holds {text[:40]!r}, not a time", WRITTEN)
+    return now_s - int(text)

@@ -11,7 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar, assert_never
 
-from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
+import msgspec
+
+from hemiola.core.decisions import (
+    Decision,
+    Move,
+    Pace,
+    Placement,
+    Resize,
+    Start,
+    Stop,
+    WakeAt,
+    asks_engine,
+    placement_of,
+)
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Adopted, Blocked, Event, Held, NodeBack, NodeLost, Released, Timer
 from hemiola.core.job import Job
@@ -93,7 +106,7 @@ class PollingDriver(LiveDriver, Generic[Its]):
         wake: says that it is worth while to look now.
 
     Attributes:
-        known: jobs, by our id.
+        known: jobs, by our id; `_by_id` has them by the engine's.
         away: why the engine cannot be asked at the moment; "" if it can.
     """
 
@@ -104,6 +117,7 @@ class PollingDriver(LiveDriver, Generic[Its]):
         self._wake = wake
         self._log = logging.getLogger(f"hemiola.{engine.lower()}")
         self.tracked: dict[str, Its] = {}
+        self._by_id: dict[str, Its] = {}
         self._gone: dict[str, Its] = {}
         self.away = ""
         self._away_s = self._next_look_s = self._woken_look_s = self._changed_s = 0.0
@@ -130,9 +144,13 @@ class PollingDriver(LiveDriver, Generic[Its]):
     def _carry_out(self, decided: Sequence[Decision]) -> None:
         """Give the engine its orders."""
 
-    @abstractmethod
-    def _identity(self, known: Its) -> Identity:
-        """Of a job."""
+    def _lines(self, known: Its, decision: Decision) -> list[str]:
+        """The requests that a decision about this job makes, for people to read; none for what asks the engine nothing."""
+        return [str(decision)] if type(decision) in self.supports and asks_engine(decision) else []
+
+    def _advise(self, known: Its, placement: Placement, decision: Decision) -> None:
+        """Write down at the engine's job where it should run; into the log, where an engine has no place for it."""
+        self._log.info("advice: %s", "; ".join(self._lines(known, decision)))
 
     def _close(self) -> None:
         """Nothing more is asked."""
@@ -212,7 +230,36 @@ class PollingDriver(LiveDriver, Generic[Its]):
     def _look_soon(self, within_s: float) -> None:
         self._next_look_s = min(self._next_look_s, self._clock.now_s() + within_s)
 
+    # ---- jobs
+
+    def _know(self, known: Its) -> None:
+        """A job has come."""
+        self.tracked[known.job.id] = self._by_id[known.row.id] = known
+
+    def _forget(self, known: Its) -> None:
+        """It is no longer there; at the present instant it can still be asked for."""
+        self._gone[known.job.id] = self.tracked.pop(known.job.id)
+        self._by_id.pop(known.row.id, None)
+
+    def _refuse(self, known: Its) -> None:
+        """It can never run here."""
+        self._log.warning("job %s can never run here: %s", known.row.id, known.refused)
+        self._refused.append((known.job, known.refused))
+
     # ---- decisions and what became of them
+
+    def render(self, decision: Decision) -> str:
+        """The requests that the engine would be asked for, one per line."""
+        known = self.tracked.get(decision.job_id)
+        lines = self._lines(known, decision) if known is not None else []
+        return "\n".join(lines) or self._why_unsaid(decision)
+
+    def advise(self, decision: Decision) -> None:
+        """Each advice once."""
+        known, placement = self.tracked.get(decision.job_id), placement_of(decision)
+        if known is not None and placement is not None and known.advised != placement:
+            known.advised = placement
+            self._advise(known, placement, decision)
 
     def execute(self, decision: Decision) -> None:
         """Take note of an accepted decision; it is carried out before the next instant."""
@@ -238,7 +285,13 @@ class PollingDriver(LiveDriver, Generic[Its]):
     def identity(self, job_id: str) -> Identity | None:
         """Of a job by our id; also of one that ended at the present instant."""
         known = self.tracked.get(job_id) or self._gone.get(job_id)
-        return None if known is None else self._identity(known)
+        if known is None:
+            return None
+        return Identity(
+            engine_id=known.row.id, submit_s=known.submit_s, user=known.job.user, name=known.name, note=known.why_not,
+            misread=known.note, memory=msgspec.json.encode(known.recovery_key).decode(), binds_failed=known.failures,
+            runs=known.ran,
+        )  # fmt: skip
 
     def refused(self) -> list[tuple[Job, str]]:
         """Jobs that could never run here, and why."""

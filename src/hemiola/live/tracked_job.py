@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.events import Adopted
+from hemiola.core.events import Adopted, Event, Held, Requeued
 from hemiola.core.job import Job
 from hemiola.live.journal import JournaledJob
+from hemiola.sched.job_state import RUNNING
+from hemiola.sched.view import ClusterView
 
-__all__ = ["PATIENCE_S", "RecoveredJob", "TrackedJob", "adopted", "back_off_s", "done_by", "recovered"]
+__all__ = [
+    "PATIENCE_S",
+    "EngineRow",
+    "JobFinder",
+    "RecoveredJob",
+    "TrackedJob",
+    "adopted",
+    "back_off_s",
+    "done_by",
+    "given_back",
+    "recovered",
+]
 
 
 PATIENCE_S = 60.0
@@ -30,12 +43,29 @@ def back_off_s(failures: int, kept_s: float) -> float:
     return min(BACK_OFF_MOST_S, max(BACK_OFF_S, kept_s / 2) * 2.0**doublings)
 
 
+class EngineRow(Protocol):
+    """A job as its engine shows it."""
+
+    @property
+    def id(self) -> str:
+        """The engine's; it may be used again for another job."""
+
+
+class JobFinder(Protocol):
+    """By what a job is found again after a restart, beside the engine's id: a `msgspec.Struct`."""
+
+    def is_same(self, row: Any) -> bool:
+        """Whether the engine still means this job by its id."""
+
+
 @dataclass(kw_only=True)
 class TrackedJob:
     """What does not depend on the engine.
 
     Attributes:
         job: as policies see it; its id is ours.
+        row: as the engine had it last.
+        name: what its user calls it.
         note: what of its user's words was not understood.
         wanted: where it is to run next; None if it is to wait.
         bound_s: when the engine was told so; None if it is still to be told.
@@ -51,6 +81,8 @@ class TrackedJob:
     """
 
     job: Job
+    row: EngineRow
+    name: str = ""
     note: str = ""
     wanted: Placement | None = None
     bound_s: float | None = None
@@ -63,6 +95,31 @@ class TrackedJob:
     refusing: set[int] = field(default_factory=set)
     missed: int = 0
     missing_s: float = 0.0
+
+    @property
+    def recovery_key(self) -> JobFinder:
+        """By what it is found again."""
+        raise NotImplementedError
+
+    @property
+    def submit_s(self) -> float:
+        """When it was submitted, as the engine says."""
+        raise NotImplementedError
+
+    @property
+    def failures(self) -> int:
+        """How often in a row the engine did not start it."""
+        return self.binds_failed
+
+    def is_same(self, row: EngineRow) -> bool:
+        """Whether the engine still means this job by its id."""
+        return self.recovery_key.is_same(row)
+
+    def why_left_alone(self, now_s: float) -> str:
+        """Why it is not tried again yet; "" if it may be."""
+        if self.not_before_s <= now_s:
+            return ""
+        return f"it was bound {self.binds_failed} times without starting, and is tried again later"
 
     @property
     def why_not(self) -> str:
@@ -78,6 +135,15 @@ class TrackedJob:
         self.refusing.update(hosts)
         self.not_before_s = now_s + pause_s
         return pause_s
+
+
+def given_back(known: TrackedJob, view: ClusterView, why: str, held: str, now_s: float) -> list[Event]:
+    """A job that was bound and has not begun waits again, held for a while; nothing where the view knows it so already."""
+    state = view.jobs.get(known.job.id)
+    if state is None or state.status != RUNNING:
+        return []
+    known.held = held
+    return [Requeued(now_s, known.job.id, why, False, True), Held(now_s, known.job.id, held)]
 
 
 # What a driver is given of jobs that had not ended when they were last written down.

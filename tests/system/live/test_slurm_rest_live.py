@@ -25,9 +25,8 @@ from hemiola.core.job import Job
 from hemiola.lab.slurm import SlurmLab, config
 from hemiola.live.engines.slurm import requests
 from hemiola.live.engines.slurm.rest import client
-from hemiola.live.engines.slurm.rest.client import RestSlurm
+from hemiola.live.engines.slurm.rest.client import RestSlurm, rest_slurm
 from hemiola.live.engines.slurm.rest.http import Address, Http, Token
-from hemiola.live.engines.slurm.service import rest_slurm
 from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.live.journal import Journal

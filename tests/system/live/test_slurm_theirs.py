@@ -14,7 +14,8 @@ from hemiola.core.errors import HemiolaError
 from hemiola.core.hostlist import expand
 from hemiola.live.engines.slurm.admission import NAMED
 from hemiola.live.engines.slurm.job_spec import HELD
-from hemiola.live.engines.slurm.release import hand_back, silent_s
+from hemiola.live.engines.slurm.release import hand_back
+from hemiola.live.leadership import silent_s
 
 
 def as_nobody(live: Live, *words: str) -> str:

@@ -12,7 +12,9 @@ pytest.importorskip("fastapi", reason="needs hemiola[serve]")
 from live_slurm import Live, until
 from web_helpers import EVIL, Scene
 
-from hemiola.live.engines.slurm.service import slurm_service, slurm_topology
+from hemiola.live.engines.base import engine_service
+from hemiola.live.engines.slurm.engine import SLURM, SlurmPartition
+from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.live.journal import Journal
 from hemiola.live.service import SessionSettings
 from hemiola.live.web.server import WebServer
@@ -22,9 +24,8 @@ from hemiola.live.web.server import WebServer
 def test_the_api_shows_what_slurm_does(live: Live, tmp_path: Path):
     with Journal.open(live.journal_path) as journal:
         settings = SessionSettings(policy="fifo-backfill", mode="enforce", engine="slurm")
-        service = slurm_service(
-            settings, journal, slurm_topology(live.slurm), slurm=live.slurm, partition="hemiola"
-        )
+        partition = SlurmPartition(live.slurm, live.slurm)
+        service = engine_service(SLURM, partition, settings, journal, slurm_topology(live.slurm))
         with WebServer(service, journal, address="127.0.0.1:0") as server:
             here = Scene(service, journal, tmp_path / "journal.db", None)  # type: ignore[arg-type]
             here.url = server.url

@@ -41,7 +41,7 @@ from hemiola.sched.view import ClusterView
 
 def test_who_leads_is_known_to_be_gone_on_the_same_host():
     assert not is_gone(process_identity()), "this very process"
-    code = "from hemiola.live.leadership import holder_name; print(holder_name())"
+    code = "from hemiola.live.leadership import process_identity; print(process_identity())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )

@@ -21,9 +21,8 @@ from hemiola.live.engines.slurm import requests
 from hemiola.live.engines.slurm.client import Slurm
 from hemiola.live.engines.slurm.rest import client as rest
 from hemiola.live.engines.slurm.rest import wire
-from hemiola.live.engines.slurm.rest.client import offer_of
+from hemiola.live.engines.slurm.rest.client import offer_of, rest_slurm
 from hemiola.live.engines.slurm.rest.wire import Requeue, Update, requests_of
-from hemiola.live.engines.slurm.service import rest_slurm
 from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import PARKED_S, RunSpan, job_rows, node_rows
 
@@ -207,7 +206,7 @@ def test_what_slurmrestd_lacks_is_asked_of_scontrol_or_named(fake: FakeRest, mon
     bare = slurm_at(fake)
     assert ("put running jobs back" in bare.lacks) is (fake.real == "24.11.5")
     assert "hold jobs as their users do" in bare.lacks and slurm_at(fake, Commands()).lacks == ""
-    monkeypatch.setattr("hemiola.live.engines.slurm.service.shutil.which", lambda name: None)
+    monkeypatch.setattr("hemiola.live.engines.slurm.rest.client.shutil.which", lambda name: None)
     monkeypatch.setenv("SLURM_JWT", SECRET)
     assert rest_slurm(fake.url, None, Commands(), acts=False).lacks
     with pytest.raises(EngineError, match=r"cannot hold jobs .* no scontrol here") as caught:

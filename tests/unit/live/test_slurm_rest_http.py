@@ -16,12 +16,11 @@ from rest_server import EMPTY, SECRET, FakeRest, answer, sample_of, slurm_at
 
 from hemiola.cli.serve import serve
 from hemiola.core.errors import EngineError, HemiolaError, InputError
-from hemiola.live.engines.slurm import service as live
 from hemiola.live.engines.slurm.client import Slurm
+from hemiola.live.engines.slurm.rest import client as rest_client
 from hemiola.live.engines.slurm.rest import http as rest_http
-from hemiola.live.engines.slurm.rest.client import RestSlurm
+from hemiola.live.engines.slurm.rest.client import RestSlurm, rest_slurm
 from hemiola.live.engines.slurm.rest.http import Address, Http, Token
-from hemiola.live.engines.slurm.service import rest_slurm
 
 # ---- faults
 
@@ -157,7 +156,7 @@ def test_addresses_that_are_none(url: str):
 def test_a_token_that_others_may_read_is_said(
     url: str, is_open: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(live, "RestSlurm", lambda http, slurm: SimpleNamespace(lacks=""))
+    monkeypatch.setattr(rest_client, "RestSlurm", lambda http, slurm: SimpleNamespace(lacks=""))
     rest_slurm(url, None, Slurm(), acts=True)
     assert ("whoever sees the traffic sees the token" in caplog.text) is is_open
 

@@ -20,11 +20,12 @@ from hemiola.core.job import Job
 from hemiola.live.engines.slurm.client import shares_in
 from hemiola.live.engines.slurm.diff import SlurmDiff
 from hemiola.live.engines.slurm.job_spec import asks_otherwise
-from hemiola.live.engines.slurm.release import HandingBack, silent_s
+from hemiola.live.engines.slurm.release import HandingBack
 from hemiola.live.engines.slurm.snapshot import SlurmWatcher, everywhere, most_gpus
 from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, Words
 from hemiola.live.journal import Journal
+from hemiola.live.leadership import silent_s
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.machine import StateMachine

@@ -36,6 +36,7 @@ from hemiola.core.events import (
 from hemiola.core.events import Timer as TimerEvent
 from hemiola.core.job import Job
 from hemiola.core.topology import Topology
+from hemiola.live.engines.registry import engine_of_run
 from hemiola.live.job_store import NEVER
 from hemiola.live.journal import Instant, Journal, JournaledJob, RunRecord, Status
 from hemiola.live.leadership import LEASE_S, is_gone
@@ -402,7 +403,8 @@ def read_cluster(
     topology = topologies.at()
     names = Names(journal, engine_ids(records))
     observes = run is not None and run.opening.mode != "enforce"
-    has_limits = run is None or not run.opening.engine.startswith("ray")
+    engine = engine_of_run(run.opening.engine if run is not None else "")
+    has_limits = engine is not None and engine.has_time_limits
     hosts = list(_hosts(topology, told, records)) if topology is not None else []
     free = None if observes else sum(host.free for host in hosts)
     records.sort(key=lambda record: (record.status == "ended", record.submitted_s, _number(record.engine_id)))

@@ -163,8 +163,8 @@ def outcome_of(row: RayJobRow) -> str:
 
 def why_held(known: RayTrackedJob, look: RaySnapshot, now_s: float) -> str:
     """Why policies may not start it now; "" if they may. It would end a command that runs where they do not see it."""
-    if known.not_before_s > now_s:
-        return f"it was bound {known.binds_failed} times without starting, and is tried again later"
+    if why := known.why_left_alone(now_s):
+        return why
     wrapper = look.wrappers[known.row.id]
     if known.goes_on(wrapper) and not look.is_lost(group_name(known.row.id, wrapper.number)):
         return "it runs outside the topology"

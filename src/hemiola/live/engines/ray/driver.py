@@ -14,9 +14,9 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
-from hemiola.core.events import Arrived, Event, Held, Requeued, Timer
+from hemiola.core.events import Arrived, Event, Held, Timer
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
@@ -28,10 +28,9 @@ from hemiola.live.engines.ray.resources import RayResources
 from hemiola.live.engines.ray.snapshot import RaySnapshot, RayWatcher, stray_groups, stray_notes
 from hemiola.live.engines.ray.tracked_job import RayRecoveryKey, RayTrackedJob
 from hemiola.live.engines.ray.wire import ENDED, RayJobRow
-from hemiola.live.live_driver import Identity, Vanished
+from hemiola.live.live_driver import Vanished
 from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, PollingDriver
-from hemiola.live.tracked_job import RecoveredJob, adopted
-from hemiola.sched.job_state import RUNNING
+from hemiola.live.tracked_job import RecoveredJob, adopted, given_back
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["RayDriver"]
@@ -70,7 +69,6 @@ class RayDriver(PollingDriver[RayTrackedJob]):
         self._acts, self._may_act = acts, may_act
         self._profile, self._usual_s = profile, usual_s
         self._recovered = {memory.engine_id: memory for memory in recovered}
-        self._by_id: dict[str, RayTrackedJob] = {}
         self._seen: RaySnapshot | None = None
         self._blocked: dict[int, int] = {}
         self._besides = RayResources()
@@ -126,8 +124,7 @@ class RayDriver(PollingDriver[RayTrackedJob]):
             self._forget(known)
 
     def _forget(self, known: RayTrackedJob) -> None:
-        self._gone[known.job.id] = self.tracked.pop(known.job.id)
-        self._by_id.pop(known.row.id, None)
+        super()._forget(known)
         if known.advised is not None:
             self._ask("delete", ADVICE + known.row.id)
 
@@ -171,11 +168,10 @@ class RayDriver(PollingDriver[RayTrackedJob]):
         job, note = job_of(row, ours, self._usual_s, self._profile)
         wish = wish_of(row.words)
         known = RayTrackedJob(job, row, look.wrappers[row.id].token, cpus=wish.cpus, note=note)
-        self.tracked[ours] = self._by_id[row.id] = known
+        self._know(known)
         known.refused = self._refusal(wish, job)
         if known.refused:
-            _log.warning("job %s can never run here: %s", row.id, known.refused)
-            self._refused.append((job, known.refused))
+            self._refuse(known)
             return []
         if memory is not None:
             known.binds_failed = memory.recovery_key.binds_failed
@@ -201,21 +197,11 @@ class RayDriver(PollingDriver[RayTrackedJob]):
         job, _ = job_of(row, "", self._usual_s, self._profile)
         return bool(self._refusal(wish_of(row.words), job))
 
-    def _identity(self, known: RayTrackedJob) -> Identity:
-        return Identity(
-            engine_id=known.row.id, submit_s=known.row.start_ms / 1000, user=known.job.user, note=known.why_not,
-            misread=known.note, memory=msgspec.json.encode(known.recovery_key).decode(), binds_failed=known.binds_failed,
-            runs=known.ran,
-        )  # fmt: skip
-
-    def advise(self, decision: Decision) -> None:
-        """Into a note that the job's wrapper prints into its log; each advice once."""
-        known, place = self.tracked.get(decision.job_id), placement_of(decision)
-        if known is not None and place is not None and known.advised != place:
-            known.advised = place
-            names = ",".join(self._topology.hosts.names[host] for host in place.hosts)
-            count = f"{place.gpus} GPU{'s' * (place.gpus != 1)}"
-            self._ask("put", ADVICE + known.row.id, f"{count} of {names} ({decision.reason})")
+    def _advise(self, known: RayTrackedJob, placement: Placement, decision: Decision) -> None:
+        """Into a note that the job's wrapper prints into its log."""
+        names = ",".join(self._topology.hosts.names[host] for host in placement.hosts)
+        count = f"{placement.gpus} GPU{'s' * (placement.gpus != 1)}"
+        self._ask("put", ADVICE + known.row.id, f"{count} of {names} ({decision.reason})")
 
     def hand_back(self) -> None:
         """Let every job that waits be placed by Ray."""
@@ -227,12 +213,6 @@ class RayDriver(PollingDriver[RayTrackedJob]):
         _log.warning("handed back to Ray: %d", len(jobs))
 
     # ---- decisions
-
-    def render(self, decision: Decision) -> str:
-        """The requests that Ray would be asked for, one per line."""
-        known = self.tracked.get(decision.job_id)
-        lines = self._lines(known, decision) if known is not None else []
-        return "\n".join(lines) or self._why_unsaid(decision)
 
     def _lines(self, known: RayTrackedJob, decision: Decision) -> list[str]:
         number = known.number + 1  # telling it to wait takes one, too
@@ -315,10 +295,7 @@ class RayDriver(PollingDriver[RayTrackedJob]):
         _log.warning("job %s: %s; it is left alone for %.0f s", known.row.id, why, pause_s)
         known.unbind()
         self._answers.append((known.job.id, False, why))
-        state = self._view.jobs.get(known.job.id)
-        if state is not None and state.status == RUNNING:
-            known.held = why_held(known, look, now)
-            self._soon += [Requeued(now, known.job.id, why, False, True), Held(now, known.job.id, known.held)]
+        self._soon += given_back(known, self._view, why, why_held(known, look, now), now)
 
     def _tidy(self, look: RaySnapshot, now: float) -> None:
         """Take away groups that are nobody's, and notes for jobs that have ended."""

@@ -60,14 +60,15 @@ class RayTrackedJob(TrackedJob):
     untold: bool = False
     left_s: float | None = None
 
-    def is_same(self, row: RayJobRow) -> bool:
-        """Whether Ray still means this job by its id."""
-        return self.recovery_key.is_same(row)
-
     @property
     def recovery_key(self) -> RayRecoveryKey:
         """By what it is found again."""
         return RayRecoveryKey(self.row.start_ms, self.binds_failed)
+
+    @property
+    def submit_s(self) -> float:
+        """When it was submitted, as Ray says."""
+        return self.row.start_ms / 1000
 
     def goes_on(self, wrapper: Wrapper) -> bool:
         """Whether its command runs, and is not to leave; a place that Ray gave it is its own until it was told."""

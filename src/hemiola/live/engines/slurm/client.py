@@ -5,6 +5,7 @@ The command line is what all versions have in common; `rest` is the other way.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import secrets
@@ -68,6 +69,12 @@ class Slurm:
             self.environ["SLURM_CONF"] = str(conf)
         self._version: tuple[int, int] = (0, 0)
         self._version_s = float("-inf")
+
+    def within(self, limit_s: float) -> Slurm:
+        """The same, but for how long a command may take."""
+        other = copy.copy(self)
+        other._limit_s = limit_s
+        return other
 
     def jobs(self, *, ids: Sequence[str] = (), partition: str = "", states: str = "") -> list[SlurmJobRow]:
         """Jobs as Slurm has them, each element of an array for itself.

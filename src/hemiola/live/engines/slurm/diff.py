@@ -365,6 +365,4 @@ def why_held(known: SlurmTrackedJob, row: SlurmJobRow, now_s: float, behind_s: f
         return WHY_ARRAY
     if known.not_before_s > now_s and known.limited:
         return known.limit
-    if known.not_before_s > now_s:
-        return f"it was bound {known.binds_failed} times without starting, and is tried again later"
-    return known.refused
+    return known.why_left_alone(now_s) or known.refused

@@ -10,9 +10,7 @@ import logging
 from collections.abc import Callable, Sequence, Set
 from typing import assert_never
 
-import msgspec
-
-from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt, placement_of
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
 from hemiola.core.job import Profile
@@ -27,7 +25,7 @@ from hemiola.live.engines.slurm.resources import SlurmResources
 from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmSnapshot, SlurmWatcher
 from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import SlurmJobRow
-from hemiola.live.live_driver import Identity, Vanished
+from hemiola.live.live_driver import Vanished
 from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, PollingDriver, Wake
 from hemiola.live.tracked_job import RecoveredJob
 from hemiola.sched.machine import StateMachine
@@ -72,7 +70,6 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
         self._topology = machine.view.topology
         self._watcher = SlurmWatcher(slurm, self._topology, partition)
         self._acts = acts
-        self._by_id: dict[str, SlurmTrackedJob] = {}
         self._entrance = Admission(
             slurm, machine, self._watcher, self._clock, acts=acts, recovered=recovered, profile=profile,
             usual_s=usual_s,
@@ -135,7 +132,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
         changes.give_way(self.tracked.values())
         jobs, arrived = self._entrance.enter(new, now, first=self._first)
         for known in jobs:
-            self.tracked[known.job.id] = self._by_id[known.row.id] = known
+            self._know(known)
         inside = {name for name, known in self._by_id.items() if name in look.jobs and not known.refused}
         blocked = self._watcher.blocked(look, inside)
         changes.hosts(look.down.__contains__, blocked, self._blocked)
@@ -241,23 +238,9 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
             changes.gone([known], rows)
         self._forget(known)
 
-    def _forget(self, known: SlurmTrackedJob) -> None:
-        self._gone[known.job.id] = self.tracked.pop(known.job.id)
-        self._by_id.pop(known.row.id, None)
-
-    def _identity(self, known: SlurmTrackedJob) -> Identity:
-        return Identity(
-            engine_id=known.row.id, submit_s=float(known.row.submit_s), user=known.job.user, name=known.name,
-            memory=msgspec.json.encode(known.recovery_key).decode(), note=known.why_not, misread=known.note,
-            binds_failed=known.binds_failed + known.limited, runs=known.ran,
-        )  # fmt: skip
-
-    def advise(self, decision: Decision) -> None:
-        """Into the job's AdminComment; each advice once."""
-        known, placement = self.tracked.get(decision.job_id), placement_of(decision)
-        if known is not None and placement is not None and known.advised != placement:
-            known.advised = placement
-            self._binder.tell([requests.advise(known, placement, self._topology)])
+    def _advise(self, known: SlurmTrackedJob, placement: Placement, decision: Decision) -> None:
+        """Into the job's AdminComment."""
+        self._binder.tell([requests.advise(known, placement, self._topology)])
 
     def hand_back(self) -> None:
         """Release what is held, and name no nodes; so, too, what is about to come back held."""
@@ -266,13 +249,10 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
 
     # ---- decisions
 
-    def render(self, decision: Decision) -> str:
-        """The orders that Slurm would be given, one per line."""
-        known = self.tracked.get(decision.job_id)
-        lines = self._lines(known, decision) if known is not None else []
-        return "\n".join(f"scontrol {line}" for line in lines) or self._why_unsaid(decision)
-
     def _lines(self, known: SlurmTrackedJob, decision: Decision) -> list[str]:
+        return [f"scontrol {order}" for order in self._orders(known, decision)]
+
+    def _orders(self, known: SlurmTrackedJob, decision: Decision) -> list[str]:
         again, ids = requests.put_back(known.row.id), [known.row.id]
         match decision:
             case Start(_, placement):
@@ -286,7 +266,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
             case Resize(_, placement) if self._binder.shrinks(known, placement):
                 return [requests.shrink(known, placement, self._topology)]
             case Move(job_id, placement) | Resize(job_id, placement):
-                return [again, *self._lines(known, Start(job_id, placement, decision.reason))]
+                return [again, *self._orders(known, Start(job_id, placement, decision.reason))]
             case Pace() | WakeAt():
                 return []
             case _:

@@ -18,7 +18,7 @@ from hemiola.live.engines.slurm.job_spec import is_user_held, nodes_in
 from hemiola.live.engines.slurm.tracked_job import UNHEARD, SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
 from hemiola.live.polling_driver import Clock
-from hemiola.sched.job_state import RUNNING
+from hemiola.live.tracked_job import given_back
 from hemiola.sched.view import ClusterView
 
 __all__ = ["Binder"]
@@ -201,10 +201,7 @@ class Binder:
             self.tell([requests.hold([known.row.id])])
         known.wanted, known.bound_s, known.ran = None, None, False
         self._answers.append((known.job.id, False, why))
-        state = self._view.jobs.get(known.job.id)
-        if state is not None and state.status == RUNNING:
-            known.held = why
-            self._add([Requeued(now, known.job.id, why, False, True), Held(now, known.job.id, why)])
+        self._add(given_back(known, self._view, why, why, now))
 
     def _excludes(self, job_id: str) -> bool:
         try:

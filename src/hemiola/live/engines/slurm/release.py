@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from hemiola.core.errors import EngineError
 from hemiola.live.engines.slurm import requests
@@ -19,15 +18,13 @@ from hemiola.live.engines.slurm.job_spec import (
     unnamed,
 )
 from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
-from hemiola.live.leadership import STOPPED
 
-__all__ = ["HandingBack", "hand_back", "held_jobs", "silent_s"]
+__all__ = ["HandingBack", "hand_back", "held_jobs"]
 
 _log = logging.getLogger("hemiola.slurm")
 
 AT_ONCE = 500
 AGAIN_S = 1.0
-WRITTEN = "give the file that `hemiola serve --alive` writes"
 
 
 def held_jobs(slurm: SlurmInterface, partition: str) -> list[SlurmJobRow]:
@@ -138,21 +135,3 @@ class HandingBack:
             _log.warning("jobs that are back in the queue could not be unbound: %s", problem.what)
             return
         self._bound |= {row.id for row in rows}
-
-
-def silent_s(alive: Path, now_s: float) -> float:
-    """For how long Hemiola has said nothing; infinity if it never has.
-
-    Raises:
-        EngineError: the file cannot be read, or holds something else.
-    """
-    try:
-        text = alive.read_text()
-    except FileNotFoundError:
-        return float("inf")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise EngineError(f"{alive} cannot be read: {problem}", WRITTEN) from problem
-    text = text.strip().removesuffix(STOPPED)
-    if not text.isdecimal():
-        raise EngineError(f"{alive} holds {text[:40]!r}, not a time", WRITTEN)
-    return now_s - int(text)

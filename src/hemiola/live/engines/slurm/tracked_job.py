@@ -110,11 +110,17 @@ class SlurmTrackedJob(TrackedJob):
         """Whether its user has named the nodes on which it is to run."""
         return row.state == "PENDING" and bool(row.bound_to) and nodes_in(row.bound_to) not in self.named
 
-    def is_same(self, row: SlurmJobRow) -> bool:
-        """Whether Slurm still means this job by its id."""
-        return self.recovery_key.is_same(row)
-
     @property
     def recovery_key(self) -> SlurmRecoveryKey:
         """By what it is found again."""
         return SlurmRecoveryKey(tuple(sorted(self.submits)), self.row.uid, self.row.restarts, self.begin_s)
+
+    @property
+    def submit_s(self) -> float:
+        """When it was submitted last, as Slurm says."""
+        return float(self.row.submit_s)
+
+    @property
+    def failures(self) -> int:
+        """How often in a row Slurm did not start it, or met a limit."""
+        return self.binds_failed + self.limited

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.rest.http import Http
+from hemiola.live.engines.slurm.rest.http import Address, Http, Token
 from hemiola.live.engines.slurm.rest.wire import (
     MOST_ROWS,
     Envelope,
@@ -35,7 +37,7 @@ from hemiola.live.engines.slurm.rest.wire import (
 )
 from hemiola.live.engines.slurm.wire import RunSpan, SlurmJobRow, SlurmNodeRow, SlurmRules, Words
 
-__all__ = ["INSTALL", "KNOWN", "RestSlurm", "offer_of"]
+__all__ = ["INSTALL", "KNOWN", "RestSlurm", "offer_of", "rest_slurm"]
 
 
 # What a slurmrestd offers, by its own OpenAPI document. Of several versions the newest is taken that is
@@ -480,3 +482,26 @@ def _as_utf8(body: bytes) -> bytes:
     except UnicodeDecodeError:
         return body.decode(errors="replace").encode()
     return body
+
+
+def rest_slurm(url: str, token: Path | None, slurm: Slurm, *, acts: bool) -> RestSlurm:
+    """The Slurm behind a slurmrestd.
+
+    Args:
+        url: http[s]://[USER@]HOST[:PORT] or unix:/PATH.
+        token: a file with what `scontrol token` prints; the variable SLURM_JWT counts unless given.
+        slurm: its commands, for what slurmrestd does not offer, if they are installed.
+        acts: whether jobs are to be placed.
+
+    Raises:
+        InputError: no such address, or no such token.
+        EngineError: nobody answers there, with nothing that takes lists of nodes, or there is no scontrol for what it
+            lacks.
+    """
+    address, proof = Address.of(url), Token.given(token)
+    if address.is_open:
+        _log.warning("%s is asked without TLS: whoever sees the traffic sees the token", address)
+    found = RestSlurm(Http(address, proof), slurm if shutil.which("scontrol") else None)
+    if acts and found.lacks:
+        raise EngineError(f"{found} cannot {found.lacks}, and there is no scontrol here that could", INSTALL)
+    return found

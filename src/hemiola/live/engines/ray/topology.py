@@ -1,57 +1,18 @@
-"""A service on a Ray cluster."""
+"""The cluster as the labels of Ray's nodes say: `ray start --node-name=n1 --labels="rack=r0,pod=p0"`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from hemiola.core.errors import InputError
 from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.driver import RayDriver
 from hemiola.live.engines.ray.kv_store import TYPE
-from hemiola.live.engines.ray.tracked_job import RayRecoveryKey
 from hemiola.live.engines.ray.wire import RayNodeRow, read_answer
-from hemiola.live.job_labels import profiles_by_model
-from hemiola.live.journal import Journal
-from hemiola.live.service import Service, Session, SessionSettings
-from hemiola.live.tracked_job import recovered
 from hemiola.trace.topologies.levels import HARDWARE_OPTIONS, LEVEL_OPTIONS, make_hosts, make_levels
 from hemiola.trace.topologies.options import TopologyOptions
 
-__all__ = ["ray_service", "ray_topology", "ray_version"]
-
-
-def ray_service(
-    settings: SessionSettings, journal: Journal, topology: Topology, *, ray: Ray, profiles: Path | None = None
-) -> Service:
-    """Serve one cluster.
-
-    Args:
-        profiles: a file of job profiles; those that come with Hemiola unless given.
-    """
-    profile = profiles_by_model(profiles)
-
-    def make(run: Session) -> RayDriver:
-        return RayDriver(
-            ray, run.machine, acts=run.acts, clock=run.clock, may_act=run.may_act, turned=run.turned,
-            recovered=recovered(run.recovered, RayRecoveryKey), profile=profile,
-        )  # fmt: skip
-
-    return Service(settings, journal, topology, make)
-
-
-def ray_version(ray: Ray) -> str:
-    """Its name and version.
-
-    Raises:
-        EngineError: there is no Ray at its address.
-    """
-    ray.ask("names")
-    return f"ray {ray.version}"
-
-
-# The cluster as the labels of Ray's nodes say: `ray start --node-name=n1 --labels="rack=r0,pod=p0"`.
+__all__ = ["ray_topology"]
 
 LEVELS = ("rack", "block", "pod", "zone")
 """Labels that are looked for, narrow to wide."""
