@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from live_ray import LiveRay
 from live_slurm import Live
+from memory_engine import MemoryCluster, MemoryDriver
 from patience import patience
 from replays import CheckedMachine, cluster
 
@@ -39,6 +40,7 @@ LIMIT_S = 40.0
 ALL = 0xFF
 ENGINES = (
     "simulated",
+    "in-memory",
     *(pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("slurm", "ray")),
 )
 
@@ -155,6 +157,33 @@ class OnRay(Live4):
         return found
 
 
+class InMemory(Live4):
+    """The engine of the examples, whose time is this process's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = MemoryCluster(self.machine.view.topology)
+        self.driver = MemoryDriver(self.cluster, self.machine, clock=self.clock)
+
+    def submit(self, *hosts: int) -> None:
+        self._submit([rigid(f"j{i}", count) for i, count in enumerate(hosts)])
+
+    def submit_elastic(self, least: int, most: int) -> None:
+        self._submit([msgspec.structs.replace(rigid("j0", least), gpus_max=8 * most)])
+
+    def _submit(self, jobs: list[Job]) -> None:
+        self.ids = [job.id for job in jobs]
+        for job in jobs:
+            lasting = msgspec.structs.replace(
+                job, submit_s=self.clock.now_s(), duration_s=float(self.live_seconds)
+            )
+            self.cluster.submit(lasting)
+
+    def hosts_of(self) -> list[tuple[int, ...]]:
+        rows = self.cluster.look(self.clock.now_s())
+        return [row.placement.hosts for job in self.ids if (row := rows[job]).placement is not None]
+
+
 def rigid(name: str, hosts: int) -> Job:
     return Job(id=name, submit_s=0.0, gpus=8 * hosts, duration_s=float(SECONDS), hosts=hosts)
 
@@ -185,6 +214,9 @@ class Script(Policy):
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     if request.param == "simulated":
         yield Simulated()
+        return
+    if request.param == "in-memory":
+        yield InMemory()
         return
     live: Live | LiveRay
     if request.param == "slurm":

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_slurm import RUNS, FakeSlurm, node
+from memory_engine import MemoryCluster, MemoryDriver
 from replays import CheckedMachine, cluster, job, profile
 from scripted import Scripted, serve
 
@@ -335,9 +336,23 @@ class OnRay(Bench):
         return self.ray.hosts()
 
 
+class InMemory(Bench):
+    def make(self, model: IterationModel) -> None:
+        self.cluster = MemoryCluster(TWO, [job("a", BEGAN_S, 8, 1e6, gpus_max=16)])
+        if self.runs:
+            self.cluster.look(BEGAN_S)  # it starts it by itself, on the first host
+        clock = Waiting()
+        self.driver = MemoryDriver(self.cluster, self.machine, clock=clock)
+        self.driver._stop = clock
+
+    def hosts(self) -> tuple[int, ...]:
+        (row,) = self.cluster.look(self.view.now).values()
+        return row.placement.hosts if row.state == "running" and row.placement is not None else ()
+
+
 BENCHES: dict[str, type[Bench]] = {
     "simulated": Simulated, "tiresias-sim": Peer, "slurm": OnSlurm, "ray": OnRay, "observed": Observed,
-    "advised": Advised, "journaled": InJournal,
+    "advised": Advised, "journaled": InJournal, "in-memory": InMemory,
 }  # fmt: skip
 CANNOT: dict[str, set[type[Decision]]] = {"simulated": set(), "tiresias-sim": {Resize, Pace}}
 """What each cannot carry out; live engines cannot pace jobs."""
