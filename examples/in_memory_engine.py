@@ -20,15 +20,15 @@ from uuid import uuid4
 import msgspec
 
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt, placement_of
-from hemiola.core.events import Arrived, Event, Finished, Started, Timer
+from hemiola.core.events import Event, Finished, Started
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
+from hemiola.live.check import Check
 from hemiola.live.engines.base import Connection, Engine, EngineOption, Examination
 from hemiola.live.live_driver import Vanished
 from hemiola.live.polling_driver import Clock, Diff, PollingDriver
-from hemiola.live.query.health_checks import Check
 from hemiola.live.session import Session
-from hemiola.live.tracked_job import RecoveredJob, TrackedJob, adopted, given_back, recovered
+from hemiola.live.tracked_job import RecoveredJob, TrackedJob, entered, given_back, recovered
 from hemiola.sched.machine import StateMachine
 from hemiola.trace.topologies.read import read_topology
 from hemiola.trace.workloads.read import read_workload
@@ -262,12 +262,8 @@ class MemoryDriver(PollingDriver[MemoryTrackedJob]):
             return []
         known.ran, known.wanted = row.state == "running", row.placement if row.state == "running" else None
         known.bound_s = now if known.ran else None
-        if memory is None and known.wanted is None and not self._first:
-            return [Arrived(now, job)]
-        return [
-            adopted(job, known.wanted, memory, now, row.since_s if known.ran else None),
-            Timer(now, job.id),
-        ]
+        is_new = memory is None and known.wanted is None and not self._first
+        return entered(known, memory, now, row.since_s if known.ran else None, is_new=is_new)
 
     def _carry_out(self, decided: Sequence[Decision]) -> None:
         now = self._clock.now_s()

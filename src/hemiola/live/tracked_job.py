@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.events import Adopted, Event, Held, Requeued
+from hemiola.core.events import Adopted, Arrived, Event, Held, Requeued, Timer
 from hemiola.core.job import Job
 from hemiola.live.journal import JournaledJob
 from hemiola.sched.job_state import RUNNING
@@ -24,6 +24,7 @@ __all__ = [
     "adopted",
     "back_off_s",
     "done_by",
+    "entered",
     "given_back",
     "recovered",
 ]
@@ -230,6 +231,29 @@ def adopted(
         return event  # what it has done is what was written of it, or nothing is known
     done_s = event.done_s + (now_s - event.since_s) * placement.gpus / job.gpus
     return msgspec.structs.replace(event, done_s=done_s)
+
+
+def entered(
+    known: TrackedJob, memory: RecoveredJob[RecoveryKey] | None, now_s: float, began_s: float | None = None, *,
+    is_new: bool, held: str = "", rests: bool = False,
+) -> list[Event]:  # fmt: skip
+    """What is told of a job that was not known, placed or not (`known.wanted`).
+
+    Args:
+        memory, began_s, rests: as for `adopted`.
+        is_new: nobody can have seen it before.
+        held: why policies may not start it; "" if they may.
+    """
+    job = known.job
+    if is_new:
+        events: list[Event] = [Arrived(now_s, job)]
+    else:
+        # policies ask for timers as they start a job: of one that is there already they are told here
+        events = [adopted(job, known.wanted, memory, now_s, began_s, rests=rests), Timer(now_s, job.id)]
+    if known.wanted is None and held:
+        known.held = held
+        events.append(Held(now_s, job.id, held))
+    return events
 
 
 def done_by(job: JournaledJob | RecoveredJob[RecoveryKey], now_s: float) -> float:

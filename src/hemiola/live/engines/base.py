@@ -18,9 +18,9 @@ from hemiola.core.errors import EngineError, InputError
 if TYPE_CHECKING:
     from hemiola.core.job import Profile
     from hemiola.core.topology import Topology
+    from hemiola.live.check import Check
     from hemiola.live.journal import Journal
     from hemiola.live.live_driver import LiveDriver
-    from hemiola.live.query.health_checks import Check
     from hemiola.live.service import Service, Session, SessionSettings
 
 __all__ = ["Connection", "Engine", "EngineOption", "Examination", "engine_service"]

@@ -8,37 +8,19 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-import msgspec
-
-from hemiola.core.errors import HemiolaError
 from hemiola.core.units import format_bytes, format_duration, format_rate
+from hemiola.live.check import Check, alive_checks, problem_check
 from hemiola.live.journal import Journal, RunRecord
-from hemiola.live.leadership import LEASE_S, STOPPED
+from hemiola.live.leadership import LEASE_S
 from hemiola.live.query.cluster import Daemon, read_daemon
 
 __all__ = ["Check", "alive_checks", "host_checks", "journal_checks", "problem_check"]
 
 ROOM_LEAST_BYTES, ROOM_LOW_BYTES = 100e6, 1e9
-INTENT_OLD_S, ALIVE_OLD_S = 60.0, 30.0
+INTENT_OLD_S = 60.0
 CLOCK_SLACK_S = 2.0
 SHAPING = frozenset({"tbf", "htb", "netem", "cake", "hfsc"})
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at.
-
-    Attributes:
-        about: in a word.
-        what: what was found.
-        remedy: what to do about it; "" for nothing.
-    """
-
-    state: Literal["OK", "WARN", "FAIL"]
-    about: str
-    what: str
-    remedy: str = ""
 
 
 def journal_checks(journal: Journal, now_s: float) -> Iterator[Check]:
@@ -113,36 +95,6 @@ def _clock_of(journal: Journal, runs: list[RunRecord], now_s: float) -> Check:
     return Check("OK", "clock steps", "no time in the journal lies ahead of this host's clock")
 
 
-def alive_checks(alive: Path, now_s: float, *, mode: str = "") -> Check:
-    """Whether the file says that the daemon turned a moment ago."""
-    try:
-        text = alive.read_text().strip()
-    except (OSError, UnicodeDecodeError) as problem:
-        if isinstance(problem, FileNotFoundError) and mode in ("observe", "advise"):
-            return Check(
-                "OK", "alive", f"{alive} is not there: a daemon that only looks on does not write it"
-            )
-        why = problem.strerror if isinstance(problem, OSError) else problem
-        return Check(
-            "FAIL", "alive", f"{alive} cannot be read: {why}", f'give it to "hemiola serve --alive {alive}"'
-        )  # fmt: skip
-    if text.endswith(STOPPED) and text.removesuffix(STOPPED).isdecimal():
-        return Check(
-            "WARN", "alive", f"{alive} says that Hemiola was stopped: jobs are not held for it", "start it"
-        )
-    if not text.isdecimal():
-        return Check(
-            "FAIL", "alive", f"{alive} holds {text[:40]!r}, not a time", "give the file of serve --alive"
-        )
-    silent_s = now_s - int(text)
-    if silent_s > ALIVE_OLD_S:
-        return Check(
-            "FAIL", "alive", f"{alive} was last written {format_duration(silent_s)} ago: jobs are no longer held for Hemiola",
-            f'see that the daemon runs and turns; "hemiola release --when-silent 60s --alive {alive}" hands back what is held',
-        )  # fmt: skip
-    return Check("OK", "alive", f"{alive} was written {max(0.0, silent_s):.0f} s ago")
-
-
 def host_checks() -> Iterator[Check]:
     """Congestion control and queueing of this host, as far as rates depend on them."""
     control = _kernel("net/ipv4/tcp_congestion_control")
@@ -186,8 +138,3 @@ def _shaped() -> list[str] | None:
         for row in rows
         if row.get("kind") in SHAPING
     ]
-
-
-def problem_check(about: str, problem: HemiolaError) -> Check:
-    """A check that could not be made."""
-    return Check("FAIL", about, problem.what, problem.remedy)

@@ -12,11 +12,11 @@ import msgspec
 from hemiola.core.errors import DAMAGED, EngineError, HemiolaError
 from hemiola.core.hostlist import compress
 from hemiola.core.topology import Topology
+from hemiola.live.check import Check, problem_check
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.kv_store import HOLDS, WRAPPER, Wrapper, use_token
 from hemiola.live.engines.ray.topology import ray_topology
 from hemiola.live.engines.ray.wire import ENDED, RayNodeRow, RayReply, read_answer
-from hemiola.live.query.health_checks import Check, problem_check
 
 __all__ = ["ray_checks"]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import EngineError
-from hemiola.core.events import Arrived, Event, Held, Timer
+from hemiola.core.events import Event
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
@@ -30,7 +30,7 @@ from hemiola.live.engines.ray.tracked_job import RayRecoveryKey, RayTrackedJob
 from hemiola.live.engines.ray.wire import ENDED, RayJobRow
 from hemiola.live.live_driver import Vanished
 from hemiola.live.polling_driver import MISSED, USUAL_S, Clock, PollingDriver
-from hemiola.live.tracked_job import RecoveredJob, adopted, given_back
+from hemiola.live.tracked_job import RecoveredJob, entered, given_back
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["RayDriver"]
@@ -176,16 +176,11 @@ class RayDriver(PollingDriver[RayTrackedJob]):
         if memory is not None:
             known.binds_failed = memory.recovery_key.binds_failed
         take_up(known, look, now)
-        if memory is None and known.wanted is None and not self._first:
-            events: list[Event] = [Arrived(now, job)]
-        else:
-            # policies ask for timers as they start a job: of one that is there already they are told here
-            began_s = look.wrappers[row.id].since_s if known.ran else 0.0
-            events = [adopted(job, known.wanted, memory, now, began_s or None), Timer(now, ours)]
-        if known.wanted is None and (why := why_held(known, look, now)):
-            known.held = why
-            events.append(Held(now, ours, why))
-        return events
+        began_s = look.wrappers[row.id].since_s if known.ran else 0.0
+        return entered(
+            known, memory, now, began_s or None, held=why_held(known, look, now),
+            is_new=memory is None and known.wanted is None and not self._first,
+        )  # fmt: skip
 
     def _refusal(self, wish: Wish, job: Job) -> str:
         return wish.problem or self._machine.admission(job)

@@ -10,9 +10,9 @@ from hemiola.live.engines.base import Connection, Engine, EngineOption, Examinat
 if TYPE_CHECKING:
     from hemiola.core.job import Profile
     from hemiola.core.topology import Topology
+    from hemiola.live.check import Check
     from hemiola.live.engines.ray.client import Ray
     from hemiola.live.engines.ray.driver import RayDriver
-    from hemiola.live.query.health_checks import Check
     from hemiola.live.service import Session
 
 __all__ = ["RAY"]

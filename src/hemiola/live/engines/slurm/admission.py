@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from hemiola.core.events import Adopted, Arrived, Event, Held, Timer
+from hemiola.core.events import Event
 from hemiola.core.hostlist import expand
 from hemiola.core.job import Job, Profile
 from hemiola.live.engines.slurm.client import SlurmInterface
@@ -27,7 +27,7 @@ from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTracke
 from hemiola.live.engines.slurm.wire import RunSpan, SlurmJobRow, Words
 from hemiola.live.live_driver import Vanished
 from hemiola.live.polling_driver import Clock
-from hemiola.live.tracked_job import RecoveredJob, adopted
+from hemiola.live.tracked_job import RecoveredJob, entered
 from hemiola.sched.machine import StateMachine
 
 __all__ = ["HOLDS_S", "NAMED", "Admission"]
@@ -202,16 +202,12 @@ class Admission:
         self, known: SlurmTrackedJob, memory: RecoveredJob[SlurmRecoveryKey] | None, new: bool, now: float, taken: Counter[int],
         began_s: float | None,
     ) -> list[Event]:  # fmt: skip
-        ours = known.job.id
-        if new:
-            events: list[Event] = [Arrived(now, known.job)]
-        else:
-            # policies ask for timers as they start a job: of one that is there already they are told here
-            events = [self._adopted(known, memory, now, taken, began_s), Timer(now, ours)]
-        if known.wanted is None and (why := why_held(known, known.row, now, self._clock.behind_s())):
-            known.held = why
-            events.append(Held(now, ours, why))
-        return events
+        if not new:
+            self._place(known, memory, now, taken)
+        return entered(
+            known, memory, now, began_s, is_new=new, rests=known.row.state == "SUSPENDED",
+            held="" if known.wanted else why_held(known, known.row, now, self._clock.behind_s()),
+        )  # fmt: skip
 
     def _part(self, memories: list[RecoveredJob[SlurmRecoveryKey]]) -> None:
         """Jobs of the time before that are no longer there."""
@@ -227,10 +223,10 @@ class Admission:
                 ran = row.host_list != ""
             self._vanished.append(Vanished(memory.uuid, outcome, ended_s, ran))
 
-    def _adopted(
-        self, known: SlurmTrackedJob, memory: RecoveredJob[SlurmRecoveryKey] | None, now: float, taken: Counter[int], began_s: float | None
-    ) -> Adopted:  # fmt: skip
-        """A job that was there before us, with what it had.
+    def _place(
+        self, known: SlurmTrackedJob, memory: RecoveredJob[SlurmRecoveryKey] | None, now: float, taken: Counter[int]
+    ) -> None:  # fmt: skip
+        """Note where a job is that was there before us.
 
         One that is bound has its nodes as if it ran there, unless others have them (`taken`: GPUs by host): a
         controller that was killed may have taken up again what had ended.
@@ -250,7 +246,6 @@ class Admission:
             ):
                 taken.update(dict.fromkeys(hosts, each))
                 known.wanted, known.bound_s = placement_of(dict.fromkeys(hosts, each)), now
-        return adopted(job, known.wanted, memory, now, began_s, rests=row.state == "SUSPENDED")
 
 
 def _line(row: SlurmJobRow) -> tuple[int, int, int]:

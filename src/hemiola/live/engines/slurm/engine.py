@@ -13,9 +13,9 @@ from hemiola.live.engines.base import Connection, Engine, EngineOption, Examinat
 if TYPE_CHECKING:
     from hemiola.core.job import Profile
     from hemiola.core.topology import Topology
+    from hemiola.live.check import Check
     from hemiola.live.engines.slurm.client import Slurm, SlurmInterface
     from hemiola.live.engines.slurm.driver import SlurmDriver
-    from hemiola.live.query.health_checks import Check
     from hemiola.live.service import Session
 
 __all__ = ["SLURM", "SlurmPartition"]
