@@ -106,8 +106,8 @@ class LiveRay:
 
     def record(self, job: str) -> JournaledJob:
         """As the journal has it; it is waited for."""
-        until(lambda: self.tracked(job), f"the journal knows job {job}")
-        found = self.tracked(job)
+        until(lambda: self.known(job), f"the journal knows job {job}")
+        found = self.known(job)
         assert found is not None
         return found
 
