@@ -27,7 +27,7 @@ import numpy as np
 from clocks import machine
 from network_runs import fingerprint
 
-from hemiola.core.job import Job
+from hemiola.core.job import Job, batch_job
 from hemiola.lab.slurm import SlurmLab
 from hemiola.live.engines.slurm.client import Slurm
 from hemiola.live.journal import Journal
@@ -122,7 +122,7 @@ def workload(count: int, seed: int) -> list[Job]:
         hosts, gpus = chance.choices([(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8)], [3, 2, 3, 4, 2, 1])[0]
         steps = round(min(120.0, chance.lognormvariate(2.3, 0.9)) / STEP_S) + 2
         jobs.append(
-            Job(id=str(number), submit_s=now, gpus=hosts * gpus, hosts=hosts, duration_s=steps * STEP_S)
+            batch_job(id=str(number), submit_s=now, gpus=hosts * gpus, hosts=hosts, duration_s=steps * STEP_S)
         )
         now += chance.expovariate(1.0)
     return jobs

@@ -30,7 +30,7 @@ from clocks import machine
 
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.events import Arrived, Finished
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.cost.iteration import IterationModel
 from hemiola.lab.slurm import SlurmLab
 from hemiola.lab.slurm.spec import CPUS_MIN
@@ -297,7 +297,7 @@ def decided(topology: object, name: str) -> tuple[float, list[float]]:
     shapes = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8)]
     for number in range(13_000):
         gpus, hosts = chance.choice(shapes)
-        job = Job(
+        job = batch_job(
             id=f"j{number}",
             submit_s=0.0,
             gpus=gpus * hosts,

@@ -20,7 +20,7 @@ from statistics import fmean, stdev
 
 from clocks import machine
 
-from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.job import Demand, Profile, batch_job
 from hemiola.simulator.cluster import Costs
 from hemiola.simulator.rules import Semantics
 from hemiola.simulator.simulate import simulate
@@ -118,7 +118,7 @@ def simulated(network: Network, alone: Alone, jobs: int, seed: int) -> float:
         name="live-demo", demands=(Demand(1, compute_s, 0.0), Demand(2, compute_s, float(GRADIENT_BYTES)))
     )
     asked = [
-        Job(
+        batch_job(
             id=ask.name, submit_s=ask.submit_s, gpus=ask.hosts, hosts=ask.hosts, profile=profile, pinned=True,
             duration_s=ask.work_s + START_S * (ask.hosts > 1),
         )

@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.cost.iteration import IterationModel
 from hemiola.cost.job_profile import learnt
 from hemiola.cost.profiles import SCHEMA
@@ -44,7 +44,7 @@ def calibrate(lab: SlurmLab, network: Network, *, folder: Path, profiles: Path, 
         job="near", time_s=time.time(), gpus=2, iterations=1, iteration_s=near_s,
         compute_s=near_s - communication_s, traffic_bytes=float(GRADIENT_BYTES),
     )  # fmt: skip
-    job = Job(id="near", submit_s=0.0, gpus=2, hosts=2, duration_s=1.0, user="demo")
+    job = batch_job(id="near", submit_s=0.0, gpus=2, hosts=2, duration_s=1.0, user="demo")
     found = learnt(model, job, _on(places["near"]), report, MODEL)
     profile = msgspec.structs.replace(found, name=f"demo/{MODEL}")
     profiles.write_bytes(msgspec.json.encode({"schema": SCHEMA, "profiles": [profile]}))

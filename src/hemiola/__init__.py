@@ -22,9 +22,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hemiola.analysis.cluster_metrics import summary
-    from hemiola.core.decisions import Move, Pace, Placement, Resize, Start, Stop, WakeAt
+    from hemiola.core.decisions import (
+        Align,
+        Lend,
+        Move,
+        Pace,
+        Placement,
+        Reallocate,
+        Reclaim,
+        Resize,
+        Scale,
+        Start,
+        Stop,
+        WakeAt,
+    )  # fmt: skip
     from hemiola.core.errors import HemiolaError
-    from hemiola.core.job import Demand, Job, Profile, Workload
+    from hemiola.core.job import (
+        Batch,
+        Configuration,
+        Demand,
+        Elastic,
+        Job,
+        Objective,
+        Profile,
+        RequestRate,
+        Service,
+        Workload,
+        batch_job,
+    )  # fmt: skip
     from hemiola.core.result import Comparison, Run
     from hemiola.core.topology import Topology
     from hemiola.cost.profiles import assign, load_library
@@ -48,9 +73,34 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "hemiola.simulator.simulate": ("Recording", "simulate"),
-    "hemiola.core.decisions": ("Move", "Pace", "Placement", "Resize", "Start", "Stop", "WakeAt"),
+    "hemiola.core.decisions": (
+        "Align",
+        "Lend",
+        "Move",
+        "Pace",
+        "Placement",
+        "Reallocate",
+        "Reclaim",
+        "Resize",
+        "Scale",
+        "Start",
+        "Stop",
+        "WakeAt",
+    ),
     "hemiola.core.errors": ("HemiolaError",),
-    "hemiola.core.job": ("Demand", "Job", "Profile", "Workload"),
+    "hemiola.core.job": (
+        "Batch",
+        "Configuration",
+        "Demand",
+        "Elastic",
+        "Job",
+        "Objective",
+        "Profile",
+        "RequestRate",
+        "Service",
+        "Workload",
+        "batch_job",
+    ),
     "hemiola.core.result": ("Comparison", "Run"),
     "hemiola.core.topology": ("Topology",),
     "hemiola.cost.profiles": ("assign", "load_library"),
@@ -73,24 +123,35 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Align",
+    "Batch",
     "ClusterView",
     "Comparison",
+    "Configuration",
     "Demand",
+    "Elastic",
     "HemiolaError",
     "Index",
     "Job",
     "JobState",
+    "Lend",
     "Move",
+    "Objective",
     "Order",
     "Pace",
     "Placement",
     "Policy",
     "Profile",
+    "Reallocate",
+    "Reclaim",
     "Recording",
+    "RequestRate",
     "Resize",
     "Rule",
     "Run",
+    "Scale",
     "Semantics",
+    "Service",
     "Start",
     "Stop",
     "TierAware",
@@ -99,6 +160,7 @@ __all__ = [
     "Workload",
     "accelerate",
     "assign",
+    "batch_job",
     "by_order",
     "capture",
     "find",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hemiola.core.decisions import Decision, Start
 from hemiola.core.events import Event, NodeBack, NodeLost, Started
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Job, Profile, batch_job
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import MaxMin
 from hemiola.cost.iteration import IterationModel
@@ -147,7 +147,7 @@ def job(number: int, after_s: float, gpus: int, duration_s: float, **more: objec
         "id": uuid_of(number), "submit_s": BEGAN_S + after_s, "gpus": gpus, "duration_s": duration_s,
         "user": "ada" if number % 2 else "bo", "model": f"train{number}",
     }  # fmt: skip
-    return Job(**{**values, **more})  # type: ignore[arg-type]
+    return batch_job(**{**values, **more})  # type: ignore[arg-type]
 
 
 __all__ = ["BEGAN_S", "Profile", "SimulatedEngine", "fill", "job", "uuid_of"]

@@ -24,7 +24,7 @@ import pytest
 
 from hemiola.core.decisions import Move, Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Finished, Requeued, Timer
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.live.journal import Intent, Journal, JournaledJob, Opening
 from hemiola.live.journal.database import Database
 from hemiola.live.journal.tables import METADATA
@@ -102,7 +102,7 @@ def record(name: str, submit_s: float = 100.0, **more: Any) -> JournaledJob:
     """A job that waits, or whatever `more` says."""
     values: dict[str, Any] = {
         "uuid": name, "engine_id": f"7{name}", "engine_submit_s": submit_s, "user": "ada",
-        "job": Job(id=name, submit_s=submit_s, gpus=2, duration_s=50.0), "status": "waiting", "since_s": submit_s,
+        "job": batch_job(id=name, submit_s=submit_s, gpus=2, duration_s=50.0), "status": "waiting", "since_s": submit_s,
         "submitted_s": submit_s,
     }  # fmt: skip
     return JournaledJob(**{**values, **more})

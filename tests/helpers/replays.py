@@ -11,7 +11,7 @@ import numpy as np
 
 from hemiola.core.decisions import Decision, Placement, Start, WakeAt
 from hemiola.core.events import Event, NodeBack, NodeLost
-from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.job import Demand, Job, Profile, batch_job
 from hemiola.core.result import Run
 from hemiola.core.topology import Hosts, Level, Topology
 from hemiola.sched.machine import StateMachine
@@ -26,7 +26,7 @@ NO_LIMIT = 1e18
 
 
 def job(name: str, submit_s: float, gpus: int, duration_s: float, **more: Any) -> Job:
-    return Job(id=name, submit_s=submit_s, gpus=gpus, duration_s=duration_s, **more)
+    return batch_job(id=name, submit_s=submit_s, gpus=gpus, duration_s=duration_s, **more)
 
 
 def cluster(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hemiola.core.decisions import Placement, Start, Stop, WakeAt
-from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.job import Demand, Job, Profile, batch_job
 from hemiola.core.result import Comparison, GpuSeconds, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.core.topology import Level, Topology, equal_hosts
@@ -46,7 +46,7 @@ def jobs(count: int, seed: int, *, load_s: float = 300.0) -> tuple[Job, ...]:
     for i in range(count):
         profile = PROFILES[rng.randrange(2)]
         made.append(
-            Job(
+            batch_job(
                 id=f"job-{i:03d}", submit_s=now, gpus=rng.choice((1, 1, 2, 4, 8)),
                 duration_s=rng.uniform(100, 6000), profile=profile, model=profile.name,
                 user=rng.choice(("ada", "grace")),

@@ -18,7 +18,7 @@ from patience import patience
 
 from hemiola.core.decisions import Decision, Placement, WakeAt
 from hemiola.core.events import Adopted, Arrived, Blocked, Event, Failed, Finished, Held, NodeLost
-from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.job import Demand, Job, Profile, batch_job
 from hemiola.core.topology import Topology
 from hemiola.live.journal.journal import Journal
 from hemiola.live.live_driver import Identity, LiveDriver, Vanished
@@ -223,7 +223,7 @@ def scene(
 
 
 def job(name: str, gpus: int, *, age_s: float = 0.0, hours: float = 2.0, **more: Any) -> Job:
-    return Job(id=name, submit_s=time.time() - age_s, gpus=gpus, duration_s=hours * 3600, **more)
+    return batch_job(id=name, submit_s=time.time() - age_s, gpus=gpus, duration_s=hours * 3600, **more)
 
 
 def busy(found: Scene) -> None:

@@ -9,9 +9,11 @@ from typing import assert_never, get_args
 
 import msgspec
 
+from hemiola.core.job import Configuration
+
 __all__ = [
-    "EVERY_KIND", "Decision", "Move", "Pace", "Placement", "Resize", "Start", "Stop", "WakeAt", "asks_engine",
-    "placement_of",
+    "EVERY_ABILITY", "EVERY_KIND", "JOB_KINDS", "Align", "Change", "Decision", "Lend", "Move", "Pace", "Placement", "Reallocate", "Reclaim",
+    "Resize", "Scale", "Start", "Stop", "WakeAt", "asks_engine", "configuration_of", "needs", "parts", "placement_of",
 ]  # fmt: skip
 
 
@@ -45,12 +47,17 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
         ]
 
 
-class Start(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Run a waiting job there, all its ranks at once."""
+class Start(msgspec.Struct, frozen=True, gc=False, tag=True, omit_defaults=True):
+    """Run a waiting job there, all its ranks at once.
+
+    Attributes:
+        configuration: how an elastic job splits its batch there; None leaves that to the job.
+    """
 
     job_id: str
     placement: Placement
     reason: str
+    configuration: Configuration | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -68,12 +75,17 @@ class Move(msgspec.Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-class Resize(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Change the GPUs of a running elastic job."""
+class Resize(msgspec.Struct, frozen=True, gc=False, tag=True, omit_defaults=True):
+    """Change the GPUs of a running elastic job, or how it splits its batch over them.
+
+    Attributes:
+        configuration: how it splits its batch from then on; None leaves that to the job.
+    """
 
     job_id: str
     placement: Placement
     reason: str
+    configuration: Configuration | None = None
 
 
 class Pace(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -84,6 +96,93 @@ class Pace(msgspec.Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
+class Align(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Shift a running job's communication on a link, so that it sends while others compute.
+
+    Attributes:
+        link: the topology's number of the link.
+        offset_s: from a clock that all jobs of the link share to the begin of its transfers.
+    """
+
+    job_id: str
+    link: int
+    offset_s: float
+    reason: str
+
+
+class Scale(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Have a service run these replicas, and no others: those that are there already go on.
+
+    Attributes:
+        job_id: the service's id.
+        replicas: where each runs.
+    """
+
+    job_id: str
+    replicas: tuple[Placement, ...]
+    reason: str
+
+
+class Lend(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Give hosts on which nothing runs to another virtual cluster for a while.
+
+    Attributes:
+        hosts: host indices, each once.
+        lender, borrower: names of virtual clusters.
+        due_s: when the hosts are to be back at the latest; infinite until they are reclaimed.
+    """
+
+    hosts: tuple[int, ...]
+    lender: str
+    borrower: str
+    due_s: float
+    reason: str
+
+    @property
+    def job_id(self) -> str:
+        """It is about no job."""
+        return ""
+
+
+class Reclaim(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Want hosts back that are on loan: each returns once nothing runs there, and until the deadline.
+
+    Attributes:
+        hosts: host indices, each once.
+        lender: the virtual cluster that they belong to.
+        deadline_s: when they are to be back at the latest.
+    """
+
+    hosts: tuple[int, ...]
+    lender: str
+    deadline_s: float
+    reason: str
+
+    @property
+    def job_id(self) -> str:
+        """It is about no job."""
+        return ""
+
+
+Change = Start | Stop | Move | Resize
+
+
+class Reallocate(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Several changes that only make sense together, as when two jobs swap places: all or none.
+
+    Attributes:
+        changes: each of another job. GPUs that any of them gives up are free to all of them.
+    """
+
+    changes: tuple[Change, ...]
+    reason: str
+
+    @property
+    def job_id(self) -> str:
+        """It is about several jobs."""
+        return ""
+
+
 class WakeAt(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Deliver a `Timer` at that time, about a job or (with "") about nothing in particular."""
 
@@ -92,8 +191,17 @@ class WakeAt(msgspec.Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-Decision = Start | Stop | Move | Resize | Pace | WakeAt
+Decision = Change | Pace | Align | Scale | Lend | Reclaim | Reallocate | WakeAt
 EVERY_KIND: frozenset[type[Decision]] = frozenset(get_args(Decision))
+EVERY_ABILITY: frozenset[type] = EVERY_KIND | {Configuration}
+"""What engines may support: the kinds, and jobs that are told how to split their batch."""
+JOB_KINDS: frozenset[type] = frozenset({Start, Stop, Move, Resize, Pace, WakeAt})
+"""What is about one training job, or about nothing in particular: all that there was at first."""
+
+
+def parts(decision: Decision) -> tuple[Decision, ...]:
+    """Its changes, where there are several; else itself."""
+    return decision.changes if isinstance(decision, Reallocate) else (decision,)
 
 
 def placement_of(decision: Decision) -> Placement | None:
@@ -101,18 +209,27 @@ def placement_of(decision: Decision) -> Placement | None:
     match decision:
         case Start() | Move() | Resize():
             return decision.placement
-        case Stop() | Pace() | WakeAt():
+        case Stop() | Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate() | WakeAt():
             return None
         case _:
             assert_never(decision)
 
 
+def configuration_of(decision: Decision) -> Configuration | None:
+    """How its job is to split its batch; None if it says nothing of that."""
+    return decision.configuration if isinstance(decision, Start | Resize) else None
+
+
+def needs(decision: Decision) -> tuple[type, ...]:
+    """What an engine has to support for it: its kind, that of its parts, and `Configuration` where it names one."""
+    kinds: list[type] = [type(decision)]
+    for part in parts(decision):
+        kinds.append(type(part))
+        if configuration_of(part) is not None:
+            kinds.append(Configuration)
+    return tuple(dict.fromkeys(kinds))
+
+
 def asks_engine(decision: Decision) -> bool:
     """Whether an engine carries it out, and not the loop's own clock."""
-    match decision:
-        case Start() | Stop() | Move() | Resize() | Pace():
-            return True
-        case WakeAt():
-            return False
-        case _:
-            assert_never(decision)
+    return not isinstance(decision, WakeAt)

@@ -7,7 +7,7 @@ from typing import assert_never
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Configuration, Elastic, Job, Profile
 from hemiola.core.resources import ResourceRequest, Resources
 
 __all__ = [
@@ -18,11 +18,15 @@ __all__ = [
     "Failed",
     "Finished",
     "Held",
+    "LinkFeedback",
+    "Load",
     "Measured",
     "NodeBack",
     "NodeLost",
     "Profiled",
     "Released",
+    "ReplicaLost",
+    "ReplicaReady",
     "Requeued",
     "ResourcesOffered",
     "ResourcesRequested",
@@ -86,17 +90,20 @@ class NodeBack(msgspec.Struct, frozen=True, gc=False, tag=True):
     host: int
 
 
-class Measured(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Measured(msgspec.Struct, frozen=True, gc=False, tag=True, omit_defaults=True):
     """A running job's speed: seconds of work (at ideal speed) done per second.
 
     Attributes:
         resume_s: until then it saves, loads or waits and does no work; None if that did not change.
+        gradient_noise_scale: samples in a batch from which on more hardly help (McCandlish et al., 2018); None where it is
+            not known.
     """
 
     time_s: float
     job_id: str
     speed: float
     resume_s: float | None = None
+    gradient_noise_scale: float | None = None
 
 
 class Timer(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -120,7 +127,7 @@ class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
     """
 
     time_s: float
-    job: Job
+    job: Batch | Elastic
     placement: Placement | None
     since_s: float
     done_s: float = 0.0
@@ -211,6 +218,7 @@ class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
         done_s: of its work, by now.
         speed: of its work per second, where it runs; None: as if it began there.
         service_gpu_s: GPU-seconds that it had in `served_s`; None: a job of one size.
+        configuration: that it had.
     """
 
     time_s: float
@@ -224,11 +232,63 @@ class Undone(msgspec.Struct, frozen=True, gc=False, tag=True):
     migrations: int
     speed: float | None = None
     service_gpu_s: float | None = None
+    configuration: Configuration | None = None
+
+
+class ReplicaReady(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A service's replica has loaded its model and takes requests."""
+
+    time_s: float
+    job_id: str
+    placement: Placement
+
+
+class ReplicaLost(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """A service's replica ended by itself: its GPUs are free."""
+
+    time_s: float
+    job_id: str
+    placement: Placement
+    reason: str
+
+
+class Load(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What a service had to do in the last control interval; single requests never leave the driver.
+
+    Attributes:
+        requests_per_s: that arrived.
+        queue: requests that wait.
+        latency_s: at the share of requests that the service's objective names.
+    """
+
+    time_s: float
+    job_id: str
+    requests_per_s: float
+    queue: int
+    latency_s: float
+
+
+class LinkFeedback(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """What the network says of a link over the last control interval.
+
+    Attributes:
+        link: the topology's number of the link.
+        used: share of its bandwidth.
+        marked: share of its packets that were marked for congestion.
+        queue_bytes: that wait for it.
+    """
+
+    time_s: float
+    link: int
+    used: float
+    marked: float = 0.0
+    queue_bytes: float = 0.0
 
 
 Event = (
     Arrived | Started | Finished | Failed | NodeLost | NodeBack | Measured | Timer
     | Adopted | Requeued | Held | Released | Blocked | ResourcesOffered | ResourcesRequested | Profiled | Undone
+    | ReplicaReady | ReplicaLost | Load | LinkFeedback
 )  # fmt: skip
 
 
@@ -239,10 +299,10 @@ def job_of(event: Event) -> str:
             return event.job.id
         case (
             Started() | Finished() | Failed() | Measured() | Timer() | Requeued() | Held() | Released() | Profiled()
-            | ResourcesRequested() | Undone()
+            | ResourcesRequested() | Undone() | ReplicaReady() | ReplicaLost() | Load()
         ):  # fmt: skip
             return event.job_id
-        case NodeLost() | NodeBack() | Blocked() | ResourcesOffered():
+        case NodeLost() | NodeBack() | Blocked() | ResourcesOffered() | LinkFeedback():
             return ""
         case _:
             assert_never(event)

@@ -1,4 +1,4 @@
-"""A job, and what one iteration of it computes and sends.
+"""A job of any kind, and what one iteration of it computes and sends.
 
 Nothing here knows where a job runs or how fast: that is `cost`'s answer for a placement.
 """
@@ -9,13 +9,16 @@ import math
 import re
 from bisect import bisect_left
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from hemiola.core.errors import InputError
 
-__all__ = ["Demand", "Job", "Pattern", "Profile", "Workload", "same_type"]
+__all__ = [
+    "Batch", "Configuration", "Demand", "Elastic", "Job", "Objective", "Pattern", "Profile", "RequestRate", "Service", "Submission", "Workload",
+    "batch_job", "same_type",
+]  # fmt: skip
 
 Pattern = Literal["ring", "all-to-all"]
 
@@ -143,15 +146,32 @@ def same_type(gpu_type: str, names: tuple[str, ...]) -> str:
     return alike[0] if len(alike) == 1 else ""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One submitted job.
+class Configuration(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """How an elastic job splits its batch: on so many GPUs, so many samples each, so many times before they add up.
+
+    Attributes:
+        gpus: ranks.
+        per_gpu_batch: samples that a GPU computes at once.
+        accumulation: such steps before gradients are summed and applied.
+    """
+
+    gpus: int
+    per_gpu_batch: int
+    accumulation: int = 1
+
+    @property
+    def batch(self) -> int:
+        """Samples of one step of the whole job."""
+        return self.gpus * self.per_gpu_batch * self.accumulation
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """What every kind of job says when it is submitted.
 
     Attributes:
         id: unique in its workload.
         submit_s: arrival, seconds since the workload's origin.
-        gpus: GPUs wanted, all at once (a gang).
-        duration_s: run time on its best placement in an otherwise idle cluster, on the GPU type
-            its profile was measured on.
+        gpus: GPUs wanted, all at once (a gang); of a service for each replica.
         profile: what an iteration computes and sends; None runs equally fast everywhere.
         model: the model's name, where the trace gives one.
         user: owner.
@@ -161,8 +181,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         preferred: tier that is tried first; "" for none.
         pinned: may not be stopped or moved once it runs (of live jobs: their user said so).
         hosts: runs on exactly so many hosts, with equally many GPUs on each; 0 for any.
-        gpus_min, gpus_max: an elastic job runs on as few and as many as these, with the same batch on each GPU; one that
-            says on how many hosts it runs gives up and gets whole hosts of its kind. 0 for `gpus`: not elastic.
         estimate_s: run time as declared at submission; None where only the truth is known.
         recorded_start_s: when it really started, where the trace says so.
         recorded_state: how it really ended ("COMPLETED", "FAILED", ...).
@@ -174,7 +192,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     submit_s: float
     gpus: int
-    duration_s: float
     profile: Profile | None = None
     model: str = ""
     user: str = ""
@@ -189,13 +206,57 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
     facts: dict[str, float] = {}
-    gpus_min: int = 0
-    gpus_max: int = 0
+
+
+class Batch(Submission, frozen=True, kw_only=True, tag_field="kind", tag="batch"):
+    """A job that ends: it trains a model on its GPUs, and has a length.
+
+    Attributes:
+        duration_s: run time on its best placement in an otherwise idle cluster, on the GPU type
+            its profile was measured on.
+    """
+
+    duration_s: float
 
     @property
     def is_elastic(self) -> bool:
         """Whether it may run on more or fewer GPUs than it asked for."""
-        return bool(self.gpus_min or self.gpus_max)
+        return False
+
+    @property
+    def sizes(self) -> range:
+        """The numbers of GPUs that it may have, ascending."""
+        return range(self.gpus, self.gpus + 1)
+
+    def sized(self, gpus: int) -> Batch:
+        """The same job on another of its `sizes`, of which it keeps the choice."""
+        if gpus == self.gpus:
+            return self
+        return msgspec.structs.replace(self, gpus=gpus, hosts=self.hosts * gpus // self.gpus)
+
+    def flaw(self) -> str:
+        """What is wrong with the sizes that it may have, in words; "" if nothing is."""
+        return ""
+
+
+class Elastic(Batch, frozen=True, kw_only=True, tag_field="kind", tag="elastic"):
+    """A batch job that may run on more or fewer GPUs than it asked for; who knows nothing of that runs it as any other.
+
+    Attributes:
+        gpus_min, gpus_max: runs on as few and as many as these, with the same batch on each GPU unless it is told another
+            of its configurations; one that says on how many hosts it runs gives up and gets whole hosts of its kind. 0
+            for `gpus`.
+        configurations: how it can split its batch; without any, policies leave that to it.
+    """
+
+    gpus_min: int = 0
+    gpus_max: int = 0
+    configurations: tuple[Configuration, ...] = ()
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it may run on more or fewer GPUs than it asked for."""
+        return True
 
     @property
     def sizes(self) -> range:
@@ -203,7 +264,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         each = max(1, self.gpus // self.hosts) if self.hosts else 1
         return range(self.gpus_min or self.gpus, (self.gpus_max or self.gpus) + 1, each)
 
-    def sized(self, gpus: int) -> Job:
+    def sized(self, gpus: int) -> Elastic:
         """The same job on another of its `sizes`, of which it keeps the choice."""
         if gpus == self.gpus:
             return self
@@ -214,22 +275,87 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     def flaw(self) -> str:
         """What is wrong with the sizes that it may have, in words; "" if nothing is."""
-        if not self.is_elastic:
-            return ""
         least, most = self.gpus_min or self.gpus, self.gpus_max or self.gpus
         if not 1 <= least <= self.gpus <= most:
             return f"gpus_min to gpus_max is {least} to {most}, which does not hold its {self.gpus} GPUs"
         if self.hosts and any(size * self.hosts % self.gpus for size in (least, most)):
             each = self.gpus // self.hosts
             return f"gpus_min to gpus_max is {least} to {most}, on whole hosts with {each} GPUs each"
+        for one in self.configurations:
+            if one.gpus not in self.sizes or one.per_gpu_batch < 1 or one.accumulation < 1:
+                return f"{one} is for a size that it cannot have, or splits no batch"
         return ""
+
+
+class RequestRate(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """So many requests arrive per second, from then until the next rate holds."""
+
+    since_s: float
+    requests_per_s: float
+
+
+class Objective(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """That share of a service's requests is to be answered within that time."""
+
+    latency_s: float
+    share: float = 0.99
+
+
+class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="service"):
+    """Answers requests for as long as anybody sends some: it has no length. `gpus` is what one replica has.
+
+    Attributes:
+        arrivals: rates of requests by ascending time; none arrive before the first.
+        objective: what its users were promised.
+        replicas_min, replicas_max: runs on as few and as many as these.
+        cold_start_s: from a replica's start until it takes requests.
+    """
+
+    objective: Objective
+    arrivals: tuple[RequestRate, ...] = ()
+    replicas_min: int = 0
+    replicas_max: int = 1
+    cold_start_s: float = 0.0
+
+    def flaw(self) -> str:
+        """What is wrong with it, in words; "" if nothing is."""
+        if self.gpus < 1:
+            return f"it wants {self.gpus} GPUs for a replica"
+        if not 0 <= self.replicas_min <= self.replicas_max or not self.replicas_max:
+            return f"it is to run on {self.replicas_min} to {self.replicas_max} replicas"
+        if not (0 < self.objective.latency_s < math.inf and 0 < self.objective.share <= 1):
+            return (
+                f"its {self.objective} is none: the latency must be above 0, the share above 0 and at most 1"
+            )
+        if not 0 <= self.cold_start_s < math.inf:
+            return f"its cold_start_s is {self.cold_start_s}, which is no duration"
+        times = [rate.since_s for rate in self.arrivals]
+        if times != sorted(set(times)) or not all(math.isfinite(since_s) for since_s in times):
+            return "its arrivals do not ascend by since_s, each once"
+        if not all(0 <= rate.requests_per_s < math.inf for rate in self.arrivals):
+            return "one of its arrivals is no rate: requests_per_s must be 0 or more"
+        return ""
+
+
+Job = Batch | Elastic | Service
+"""Every kind of job. Who can do with those that end alone says `Batch`, which an `Elastic` one is, too."""
+
+
+def batch_job(
+    *, gpus_min: int = 0, gpus_max: int = 0, configurations: tuple[Configuration, ...] = (), **facts: Any
+) -> Batch:
+    """A job that ends: an `Elastic` one if it names sizes, else a `Batch` one; `facts` are the fields of either."""
+    if gpus_min or gpus_max or configurations:
+        return Elastic(gpus_min=gpus_min, gpus_max=gpus_max, configurations=configurations, **facts)
+    return Batch(**facts)
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs in order of arrival, and where they came from.
 
     Attributes:
-        jobs: by ascending `submit_s`, ties in the order of the file.
+        jobs: those that end, by ascending `submit_s`, ties in the order of the file.
+        services: those that do not, in the same order.
         name: what to call it in a report.
         format: the reader that took it ("philly-csv", "slurm", "generated", ...).
         why: how the format was recognised, in words.
@@ -237,7 +363,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         notes: what the reader assumed (units, origin of time, states kept).
     """
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[Batch, ...]
+    services: tuple[Service, ...] = ()
     name: str = ""
     format: str = ""
     why: str = ""

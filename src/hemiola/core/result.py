@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hemiola.core.decisions import Decision
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.topology import Topology
 
 __all__ = ["Comparison", "GpuSeconds", "JobRecord", "LoggedDecision", "Run", "baseline_among"]
@@ -146,7 +146,7 @@ class Comparison:
     workload_name: str = ""
     workload_format: str = ""
     notes: tuple[str, ...] = ()
-    workloads: dict[int, tuple[Job, ...]] = field(default_factory=dict)
+    workloads: dict[int, tuple[Batch, ...]] = field(default_factory=dict)
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Profile
 from hemiola.core.topology import Topology
 from hemiola.cost.network_fit import KEEP_RING, HostLinks, fitted_loads
 
@@ -29,7 +29,7 @@ STRAY_GPUS = 2
 MOST_ISLANDS = 128  # of a host: more than it has GPUs
 
 
-def goes_by_schedules(job: Job) -> bool:
+def goes_by_schedules(job: Batch) -> bool:
     """Whether its communication over several GPUs is known, and any of it all-reduces."""
     profile = job.profile
     return profile is not None and profile.pattern == "ring" and profile.all_reduced > 0
@@ -168,7 +168,7 @@ class IterationModel:
             need = self._needs[key] = Need(compute_s, demand.traffic_bytes, profile.overlap * compute_s)
         return need
 
-    def alone(self, job: Job) -> Alone:
+    def alone(self, job: Batch) -> Alone:
         """How fast this job, which has a profile, and those like it run undisturbed."""
         key = (id(job.profile), job.gpus, job.gpu_type, job.hosts)
         alone = self._alone.get(key)
@@ -178,7 +178,7 @@ class IterationModel:
             alone = self._alone[key] = Alone(self.best_s(job, narrowest))
         return alone
 
-    def on_host(self, job: Job, host: int, mask: int, alone: Alone | None = None) -> tuple[float, float]:
+    def on_host(self, job: Batch, host: int, mask: int, alone: Alone | None = None) -> tuple[float, float]:
         """(iteration time, compute time) on GPUs of one host.
 
         Args:
@@ -210,7 +210,7 @@ class IterationModel:
         rate: float = self._fabric[host] if self._islands(host, mask) <= 1 else self._bus[host]
         return rate
 
-    def crossing(self, job: Job, placement: Placement, need: Need | None = None) -> Crossing:
+    def crossing(self, job: Batch, placement: Placement, need: Need | None = None) -> Crossing:
         """What this job asks of the network on a placement over several hosts.
 
         Args:
@@ -277,7 +277,7 @@ class IterationModel:
         """Latency of one hop over so many levels of switches."""
         return self._hop_s + sum(level.latency_s for level in self.topology.levels[:levels])
 
-    def best_s(self, job: Job, narrowest: int) -> float:
+    def best_s(self, job: Batch, narrowest: int) -> float:
         """Iteration time alone on the best placement in an empty cluster, on the measured GPU type.
 
         Args:
@@ -294,7 +294,7 @@ class IterationModel:
             )
         return best
 
-    def recorded_s(self, job: Job) -> float:
+    def recorded_s(self, job: Batch) -> float:
         """What an iteration took where the trace was recorded: run time / this = iterations.
 
         A trace's run time is read as that on the job's best placement there, alone.
@@ -308,7 +308,7 @@ class IterationModel:
                 alone.recorded_s = there.best_s(*recorded_as(job, there.topology))
         return alone.recorded_s
 
-    def alone_s(self, job: Job, place: Placement, gpu_type: str = "", *, need: Need | None = None) -> float:
+    def alone_s(self, job: Batch, place: Placement, gpu_type: str = "", *, need: Need | None = None) -> float:
         """Iteration time of a job with a profile on a placement without any other traffic.
 
         Args:
@@ -330,7 +330,7 @@ class IterationModel:
         )
         return max(crossing.need.iteration_s(rate, crossing.latency_s), crossing.local_s)
 
-    def _best_places(self, job: Job, narrowest: int) -> Iterator[Placement]:
+    def _best_places(self, job: Batch, narrowest: int) -> Iterator[Placement]:
         """Per domain of the narrowest tier that can hold the job: of all its hosts and of those with the fastest links,
         the largest filled in order.
 
@@ -355,7 +355,7 @@ class IterationModel:
                     yield _on(self._spread([host for host, _ in filled], job.gpus))
                     yield _on(self._spread(among, job.gpus))
 
-    def _fastest(self, hosts: list[int], tier: int, job: Job) -> list[int]:
+    def _fastest(self, hosts: list[int], tier: int, job: Batch) -> list[int]:
         """Those whose links are at least as fast as they must be if the slowest is to be as fast as can be."""
         if tier == 0 or not hosts:
             return hosts
@@ -427,7 +427,7 @@ class IterationModel:
                 seen.add((look, links))
                 yield hosts
 
-    def slowdown(self, job: Job, tier: int, narrowest: int) -> float:
+    def slowdown(self, job: Batch, tier: int, narrowest: int) -> float:
         """s_j(tier): iteration time at a tier over that at the job's narrowest, at least 1.
 
         At a tier the job counts on its fair share of each link when every GPU below that link
@@ -446,7 +446,7 @@ class IterationModel:
             ratio = self._slowdowns[key] = max(1.0, there / self.best_s(job, narrowest))
         return ratio
 
-    def _load(self, job: Job, tier: int) -> float:
+    def _load(self, job: Batch, tier: int) -> float:
         """Bytes on a full host's NIC relative to one rank's."""
         if self.fitted and goes_by_schedules(job) and tier:
             return self._fitted_load(job)
@@ -455,7 +455,7 @@ class IterationModel:
         inside = min(int(self.topology.hosts.gpus.max()), job.gpus - 1)
         return inside * (job.gpus - inside) / max(job.gpus - 1, 1)
 
-    def _fitted_load(self, job: Job) -> float:
+    def _fitted_load(self, job: Batch) -> float:
         """The same of a job by schedules, on as few equal hosts as can be."""
         assert job.profile is not None
         hosts = max(2, -(-job.gpus // int(self.topology.hosts.gpus.max())))
@@ -484,7 +484,7 @@ class IterationModel:
         return rate
 
 
-def recorded_as(job: Job, there: Topology) -> tuple[Job, int]:
+def recorded_as(job: Batch, there: Topology) -> tuple[Batch, int]:
     """As a job was when it was recorded on this cluster, and the narrowest tier that could hold it.
 
     Raises:
@@ -507,7 +507,7 @@ def _on(counts: list[tuple[int, int]]) -> Placement:
     return Placement(hosts, tuple((1 << count) - 1 for count in gpus))
 
 
-def speed_at(model: IterationModel, job: Job, asked: int, gpus: int) -> float:
+def speed_at(model: IterationModel, job: Batch, asked: int, gpus: int) -> float:
     """Work per second of a job on its best place here of so many GPUs, alone; 1 on the `asked` ones where it was recorded.
 
     Each GPU keeps its batch: an iteration on twice as many does twice the work.

@@ -21,7 +21,7 @@ from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
-from hemiola.core.job import Demand, Job, Profile, same_type
+from hemiola.core.job import Batch, Demand, Profile, same_type
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel, Need
 from hemiola.cost.parallelism import PLAIN_DDP, Parallelism, ParameterServer
@@ -285,7 +285,7 @@ def _tier_time(profile: Profile, topology: Topology, case: _Case) -> TierTime:
     scaled = _scaled(topology, case.share)
     model = IterationModel(scaled)
     place = case.place
-    job = Job(id="job", submit_s=0.0, gpus=place.ranks, duration_s=1.0, profile=profile)
+    job = Batch(id="job", submit_s=0.0, gpus=place.ranks, duration_s=1.0, profile=profile)
     placement = Placement(
         tuple(host for host, _ in place.counts), tuple((1 << count) - 1 for _, count in place.counts)
     )
@@ -306,7 +306,7 @@ LEARNT = "learnt/"
 """What names of such profiles begin with."""
 
 
-def learnt(model: IterationModel, job: Job, placement: Placement, report: JobReport, name: str) -> Profile:
+def learnt(model: IterationModel, job: Batch, placement: Placement, report: JobReport, name: str) -> Profile:
     """The profile of a job by a report of its quickest iterations on a placement.
 
     Args:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.errors import InputError
-from hemiola.core.job import Job, Workload
+from hemiola.core.job import Workload, batch_job
 from hemiola.core.units import format_duration, parse_duration
 
 __all__ = ["ARRIVALS", "MIXES", "generate", "is_generator_spec"]
@@ -255,7 +255,7 @@ def generate(spec: str, seed: int = 0, *, gpus: int | None = None) -> Workload:
     )  # fmt: skip
     return Workload(
         jobs=tuple(
-            Job(
+            batch_job(
                 id=str(i),
                 submit_s=submit_s,
                 gpus=size,

@@ -7,7 +7,21 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+    parts,
+)  # fmt: skip
 from hemiola.core.events import Event, Failed, Finished, Undone
 from hemiola.live.job_store import JobStore
 from hemiola.live.journal import IntentState, Journal
@@ -112,7 +126,11 @@ class ObserveDriver(DriverWrapper):
                 yield [*nowhere, *(event for event in undone.values() if event.placement is not None)]
 
     def note(self, decision: Decision, refused: str) -> None:
-        """Remember how its job stands, before the state machine carries the decision out."""
+        """Remember how its jobs stand, before the state machine carries the decision out."""
+        for part in parts(decision):
+            self._note(part, refused)
+
+    def _note(self, decision: Decision, refused: str) -> None:
         job = self._view.jobs.get(decision.job_id)
         if (
             refused
@@ -125,7 +143,7 @@ class ObserveDriver(DriverWrapper):
         self._before[job.id] = Undone(
             self._view.now, job.id, job.placement, job.since_s, job.done_at(self._view.now),
             job.served_s, job.queued_s, job.preemptions, job.migrations, job.speed,
-            job.gpus * job.served_s + job.other_gpu_s if job.elastic else None,
+            job.gpus * job.served_s + job.other_gpu_s if job.elastic else None, job.configuration,
         )  # fmt: skip
 
     def execute(self, decision: Decision) -> None:
@@ -133,9 +151,11 @@ class ObserveDriver(DriverWrapper):
         match decision:
             case WakeAt():
                 self._inner.execute(decision)
-            case Start() | Stop() | Move() | Resize() | Pace():
-                if self._advises:
-                    self._inner.advise(decision)
+            case (
+                Start() | Stop() | Move() | Resize() | Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate()
+            ):  # fmt: skip
+                for part in parts(decision) if self._advises else ():
+                    self._inner.advise(part)
             case _:
                 assert_never(decision)
 
@@ -145,7 +165,7 @@ def _changes_view(decision: Decision) -> bool:
     match decision:
         case Start() | Stop() | Move() | Resize():
             return True
-        case Pace() | WakeAt():
+        case Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate() | WakeAt():
             return False
         case _:
             assert_never(decision)

@@ -7,7 +7,20 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+)  # fmt: skip
 from hemiola.core.events import (
     Adopted,
     Arrived,
@@ -16,11 +29,15 @@ from hemiola.core.events import (
     Failed,
     Finished,
     Held,
+    LinkFeedback,
+    Load,
     Measured,
     NodeBack,
     NodeLost,
     Profiled,
     Released,
+    ReplicaLost,
+    ReplicaReady,
     Requeued,
     ResourcesOffered,
     ResourcesRequested,
@@ -29,7 +46,7 @@ from hemiola.core.events import (
     Undone,
     job_of,
 )
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.live.journal import JournaledJob, Status
 from hemiola.live.live_driver import LiveDriver, Vanished, is_same_place
@@ -90,7 +107,8 @@ class JobStore:
                     self._touched.update(dict.fromkeys(self._on(event.host)))
                 case (
                     Arrived() | NodeBack() | Measured() | Timer() | Requeued() | Held() | Released() | Blocked()
-                    | ResourcesOffered() | ResourcesRequested() | Profiled()
+                    | ResourcesOffered() | ResourcesRequested() | Profiled() | ReplicaReady() | ReplicaLost() | Load()
+                    | LinkFeedback()
                 ):  # fmt: skip
                     pass
                 case _:
@@ -138,6 +156,10 @@ class JobStore:
 
     def decided(self, decision: Decision, refused: str) -> None:
         """So is this one; where nothing is carried out, once that is undone: at the next instant."""
+        if isinstance(decision, Reallocate):
+            for change in decision.changes:
+                self.decided(change, refused)
+            return
         name = decision.job_id
         if not name or refused:
             return
@@ -150,7 +172,9 @@ class JobStore:
             case WakeAt():
                 if name not in self._view.running:  # of what runs: why there, not why it is looked at again
                     self._notes[name] = decision.reason
-            case Pace():  # how it runs, not why there
+            case Reallocate():
+                pass  # taken apart before
+            case Pace() | Align() | Scale() | Lend() | Reclaim():  # how it runs, not why there
                 pass
             case _:
                 assert_never(decision)
@@ -175,7 +199,7 @@ class JobStore:
         records += [self._vanished(gone) for gone in self._driver.vanished()]
         return [record for record in records if record is not None]
 
-    def _refused(self, job: Job, why: str) -> JournaledJob | None:
+    def _refused(self, job: Batch, why: str) -> JournaledJob | None:
         """It is held for good, as far as the journal goes, with what it had until now."""
         who = self._driver.identity(job.id)
         if who is None:

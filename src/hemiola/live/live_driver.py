@@ -11,7 +11,7 @@ import msgspec
 
 from hemiola.core.decisions import Decision, Placement
 from hemiola.core.events import Event
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.topology import Topology
 from hemiola.live.journal import RunRecord
 from hemiola.sched.loop import Driver
@@ -90,11 +90,11 @@ class LiveDriver(Driver):
         """What hosts report of their network cards, by name."""
         return {}
 
-    def refused(self) -> list[tuple[Job, str]]:
+    def refused(self) -> list[tuple[Batch, str]]:
         """Jobs that could never run here, and why; each once. They are not in the view."""
         return []
 
-    def impossible(self) -> list[Job]:
+    def impossible(self) -> list[Batch]:
         """Those of them that are there."""
         return []
 
@@ -155,11 +155,11 @@ class DriverWrapper(LiveDriver):
         """Of the engine."""
         return self._inner.counters()
 
-    def refused(self) -> list[tuple[Job, str]]:
+    def refused(self) -> list[tuple[Batch, str]]:
         """Of the engine."""
         return self._inner.refused()
 
-    def impossible(self) -> list[Job]:
+    def impossible(self) -> list[Batch]:
         """Of the engine."""
         return self._inner.impossible()
 

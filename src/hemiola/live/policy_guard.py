@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, get_args
+from typing import Any
 
-from hemiola.core.decisions import Decision
+from hemiola.core.decisions import EVERY_KIND, Decision
 from hemiola.core.errors import InternalError, PolicyError
 from hemiola.live.journal.records import DECISION
 from hemiola.sched.policy import Policy
@@ -18,7 +18,7 @@ from hemiola.sched.view import ClusterView
 
 __all__ = ["BrokenPolicyError", "Guarded"]
 
-KINDS = get_args(Decision)
+KINDS = tuple(EVERY_KIND)
 
 
 class BrokenPolicyError(PolicyError):
@@ -83,7 +83,7 @@ class Guarded(Policy):
 def _why_none(decision: object) -> str:
     """Why nobody could carry it out, nor write it down; "" if it is a decision."""
     if not isinstance(decision, KINDS):
-        return ": yield Start, Stop, Move, Resize, Pace or WakeAt"
+        return f": yield {', '.join(sorted(kind.__name__ for kind in EVERY_KIND))}"
     try:
         read = DECISION.decode(DECISION.encode(decision), "it")
     except InternalError as problem:

@@ -14,11 +14,16 @@ from typing import Generic, TypeVar, assert_never
 import msgspec
 
 from hemiola.core.decisions import (
+    Align,
     Decision,
+    Lend,
     Move,
     Pace,
     Placement,
+    Reallocate,
+    Reclaim,
     Resize,
+    Scale,
     Start,
     Stop,
     WakeAt,
@@ -27,11 +32,11 @@ from hemiola.core.decisions import (
 )
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Adopted, Blocked, Event, Held, NodeBack, NodeLost, Released, Timer
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.live.live_driver import Identity, LiveDriver, Vanished
 from hemiola.live.tracked_job import TrackedJob
 from hemiola.sched.job_state import HELD, WAITING, JobState
-from hemiola.sched.loop import cannot
+from hemiola.sched.loop import why_not
 from hemiola.sched.view import ClusterView
 
 __all__ = ["APART_MOST_S", "MISSED", "USUAL_S", "Clock", "Diff", "PollingDriver", "Wake"]
@@ -128,7 +133,7 @@ class PollingDriver(LiveDriver, Generic[Its]):
         self._stop = threading.Event()
         self._answers: list[tuple[str, bool, str]] = []
         self._vanished: list[Vanished] = []
-        self._refused: list[tuple[Job, str]] = []
+        self._refused: list[tuple[Batch, str]] = []
 
     # ---- what an engine does in its own way
 
@@ -250,9 +255,12 @@ class PollingDriver(LiveDriver, Generic[Its]):
 
     def render(self, decision: Decision) -> str:
         """The requests that the engine would be asked for, one per line."""
+        if why := self._why_unsaid(decision):
+            return why
+        if isinstance(decision, Reallocate):
+            return "\n".join(self.render(change) for change in decision.changes)
         known = self.tracked.get(decision.job_id)
-        lines = self._lines(known, decision) if known is not None else []
-        return "\n".join(lines) or self._why_unsaid(decision)
+        return "\n".join(self._lines(known, decision) if known is not None else [])
 
     def advise(self, decision: Decision) -> None:
         """Each advice once."""
@@ -266,7 +274,10 @@ class PollingDriver(LiveDriver, Generic[Its]):
         match decision:
             case WakeAt():
                 heapq.heappush(self._timers, (decision.time_s, decision.job_id))
-            case Start() | Stop() | Move() | Resize() | Pace():
+            case Reallocate():
+                for change in decision.changes:
+                    self.execute(change)
+            case Start() | Stop() | Move() | Resize() | Pace() | Align() | Scale() | Lend() | Reclaim():
                 if why := self._why_unsaid(decision):  # the loop had to refuse it
                     self._answers.append((decision.job_id, False, why))
                 else:
@@ -276,9 +287,9 @@ class PollingDriver(LiveDriver, Generic[Its]):
 
     def _why_unsaid(self, decision: Decision) -> str:
         """Why the engine is not asked for such a decision; "" if it is, or need not be."""
-        return "" if type(decision) in self.supports else cannot(decision)
+        return why_not(decision, self.supports)
 
-    def impossible(self) -> list[Job]:
+    def impossible(self) -> list[Batch]:
         """Jobs that could never run here, and are there."""
         return [known.job for known in self.tracked.values() if known.refused]
 
@@ -293,7 +304,7 @@ class PollingDriver(LiveDriver, Generic[Its]):
             runs=known.ran,
         )  # fmt: skip
 
-    def refused(self) -> list[tuple[Job, str]]:
+    def refused(self) -> list[tuple[Batch, str]]:
         """Jobs that could never run here, and why."""
         refused, self._refused = self._refused, []
         return refused

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from hemiola.core.events import Adopted, Arrived, Event, Measured, Profiled
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Profile
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.cost.job_profile import LEARNT, learnt
 from hemiola.live.job_labels import user_name
@@ -182,11 +182,11 @@ class ProfilingDriver(DriverWrapper):
             self._recalled[user] = found
         return self._recalled[user]
 
-    def _name(self, job: Job) -> str:
+    def _name(self, job: Batch) -> str:
         who = self._inner.identity(job.id)
         return (who.name if who is not None else "") or job.model or job.id
 
-    def _keep(self, job: Job, asked_gpus: int) -> None:
+    def _keep(self, job: Batch, asked_gpus: int) -> None:
         who = self._inner.identity(job.id)
         if who is not None and who.name and job.profile is not None:
             self._of(job.user)[who.name, asked_gpus] = job.profile

@@ -10,7 +10,7 @@ import msgspec
 
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Held, Requeued, Timer
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.live.journal import JournaledJob
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.view import ClusterView
@@ -81,7 +81,7 @@ class TrackedJob:
         missing_s: when the first of them was.
     """
 
-    job: Job
+    job: Batch
     row: EngineRow
     name: str = ""
     note: str = ""
@@ -207,7 +207,7 @@ class RecoveredJob(msgspec.Struct, Generic[RecoveryKey], frozen=True, kw_only=Tr
 
 
 def adopted(
-    job: Job, placement: Placement | None, memory: RecoveredJob[RecoveryKey] | None, now_s: float, began_s: float | None = None, *,
+    job: Batch, placement: Placement | None, memory: RecoveredJob[RecoveryKey] | None, now_s: float, began_s: float | None = None, *,
     rests: bool = False,
 ) -> Adopted:  # fmt: skip
     """A job that was there before us, with what it had.

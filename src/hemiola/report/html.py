@@ -18,7 +18,7 @@ import numpy as np
 from hemiola.analysis.cluster_metrics import finish_time_fairness
 from hemiola.core.decisions import placement_of
 from hemiola.core.errors import InputError
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Profile
 from hemiola.core.result import Comparison, JobRecord, Run
 from hemiola.core.topology import Level, Topology
 from hemiola.core.units import format_duration, format_rate
@@ -170,8 +170,8 @@ def job_mix(comparison: Comparison) -> str:
     return _section("The jobs", about, _definitions(facts) + _profiles(jobs, work_s))
 
 
-def _profiles(jobs: tuple[Job, ...], work_s: float) -> str:
-    mix: dict[str, list[Job]] = {}
+def _profiles(jobs: tuple[Batch, ...], work_s: float) -> str:
+    mix: dict[str, list[Batch]] = {}
     for job in jobs:
         mix.setdefault(job.profile.name if job.profile else "", []).append(job)
     rows = [_profile(name, mix[name], len(jobs), work_s) for name in sorted(mix, key=lambda n: -len(mix[n]))]
@@ -179,7 +179,7 @@ def _profiles(jobs: tuple[Job, ...], work_s: float) -> str:
     return _table(heads, rows, "sources")
 
 
-def _profile(name: str, mine: list[Job], jobs: int, work_s: float) -> tuple[str, ...]:
+def _profile(name: str, mine: list[Batch], jobs: int, work_s: float) -> tuple[str, ...]:
     share = sum(job.gpus * job.duration_s for job in mine) / work_s if work_s else 0.0
     counts = (f"{len(mine):,} ({len(mine) / jobs:.0%})", f"{share:.0%}")
     profile: Profile | None = mine[0].profile

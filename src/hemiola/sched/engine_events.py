@@ -141,6 +141,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         if placement is None:
             machine._requeue(job, event.since_s)
         else:
+            job.configuration = event.configuration
             _goes_on(machine, job, placement, event.since_s)
             if event.speed is not None:
                 machine._measured(Measured(event.time_s, job.id, event.speed))

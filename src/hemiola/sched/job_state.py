@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job
+from hemiola.core.job import Batch, Configuration
 from hemiola.core.resources import ResourceRequest
 
 __all__ = ["ENDED", "HELD", "RUNNING", "WAITING", "JobState"]
@@ -28,7 +28,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         since_s: since when it has that status.
         placement: where it runs; None unless RUNNING.
         tier: narrowest tier that holds its placement; -1 unless RUNNING.
-        work_s: run time on its best placement, alone (`Job.duration_s`).
+        work_s: run time on its best placement, alone (`Batch.duration_s`).
         done_s: of it, what is done as of `settled_s`.
         speed: work done per second at present.
         resume_s: until then it saves or loads and makes no progress.
@@ -51,9 +51,11 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         claim: what it takes of its hosts beside GPUs; None for nothing that is known.
         shunned: (host, how often) the engine would not start it there since it ran last, the most often last: it is put
             there again where no others have room.
+        configuration: how it splits its batch while it runs; None where it decides that by itself.
+        gradient_noise_scale: as last measured; None where it never was.
     """
 
-    job: Job
+    job: Batch
     id: str
     index: int
     gpus: int
@@ -88,6 +90,8 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     other_gpu_s: float = 0.0
     claim: ResourceRequest | None = None
     shunned: tuple[tuple[int, int], ...] = ()
+    configuration: Configuration | None = None
+    gradient_noise_scale: float | None = None
 
     def done_at(self, now: float) -> float:
         """Work done by `now`, in seconds at ideal speed."""

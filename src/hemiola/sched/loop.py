@@ -11,13 +11,29 @@ from collections.abc import Callable, Iterator, Sequence, Set
 
 import msgspec
 
-from hemiola.core.decisions import EVERY_KIND, Decision, Move, Pace, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    JOB_KINDS,
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+    needs,
+)
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Event, Measured, Profiled, Timer, Undone
+from hemiola.core.job import Configuration
 from hemiola.sched.machine import StateMachine, no_decision
 from hemiola.sched.policy import Policy
 
-__all__ = ["DecisionGate", "Driver", "cannot", "is_quiet", "run_loop"]
+__all__ = ["DecisionGate", "Driver", "cannot", "is_quiet", "missing", "run_loop", "why_not"]
 
 QUIET = frozenset({Measured, Profiled, Undone})
 """An instant of these alone asks for no decision: no GPU is wanted or free that was not before."""
@@ -31,11 +47,11 @@ class Driver(ABC):
     """Hands on one engine.
 
     Attributes:
-        supports: the kinds of decision that it can carry out; the loop refuses all others, with the reason. A driver
-            around another one supports what that one does.
+        supports: the kinds of decision that it can carry out, and `Configuration` where it can tell jobs how to split their
+            batch; the loop refuses all others, with the reason. A driver around another one supports what that one does.
     """
 
-    supports: Set[type[Decision]] = EVERY_KIND
+    supports: Set[type] = JOB_KINDS
 
     @abstractmethod
     def events(self) -> Iterator[list[Event]]:
@@ -65,8 +81,44 @@ def cannot(decision: Decision) -> str:
             return "this engine cannot pace jobs: it has no way to set a job's share of the network"
         case WakeAt():
             return "this engine cannot wake policies: it has no timers"
+        case Align():
+            return "this engine cannot align jobs: it has no way to shift when a job sends"
+        case Scale():
+            return "this engine cannot scale services: it runs none"
+        case Lend():
+            return "this engine cannot lend hosts: it knows no virtual clusters"
+        case Reclaim():
+            return "this engine cannot reclaim hosts: it knows no virtual clusters"
+        case Reallocate():
+            return "this engine cannot reallocate: it has no way to change several jobs at once"
         case _:
             raise no_decision(decision)
+
+
+NO_CONFIGURATION = "this engine cannot configure jobs: it has no way to tell a job how to split its batch"
+
+
+def missing(decision: Decision, supports: Set[type]) -> type | None:
+    """What an engine that supports these lacks for a decision: a kind, or `Configuration`; None for nothing."""
+    kind = type(decision)
+    if kind not in supports:
+        return kind
+    if kind is Start or kind is Resize:
+        return None if decision.configuration is None or Configuration in supports else Configuration  # type: ignore[union-attr]
+    if kind is not Reallocate:
+        return None
+    return next((need for need in needs(decision) if need not in supports), None)
+
+
+def why_not(decision: Decision, supports: Set[type]) -> str:
+    """Why an engine that supports these refuses a decision; "" if it does not."""
+    lacks = missing(decision, supports)
+    if lacks is None:
+        return ""
+    if lacks is Configuration:
+        return NO_CONFIGURATION
+    parts = decision.changes if isinstance(decision, Reallocate) else ()
+    return cannot(next((part for part in parts if type(part) is lacks), decision))
 
 
 class DecisionGate:
@@ -79,23 +131,25 @@ class DecisionGate:
         supports: the kinds of decision that the engine can carry out.
     """
 
-    def __init__(self, machine: StateMachine, supports: Set[type[Decision]]) -> None:
+    def __init__(self, machine: StateMachine, supports: Set[type]) -> None:
         self._machine, self._supports = machine, supports
         self._last: dict[tuple[type, str], Decision] = {}
 
     def is_told(self, decision: Decision) -> bool:
         """Whether the engine supports no such decision, and that was the answer to the same one the last time, too."""
-        if type(decision) in self._supports or type(decision) not in self._machine.view.cannot:
+        lacks = missing(decision, self._supports)
+        if lacks is None or lacks not in self._machine.view.cannot:
             return False
         return self._last.get((type(decision), decision.job_id)) == _without_reason(decision)
 
     def execute(self, decision: Decision) -> str:
         """Have the state machine carry it out; return "" or why it was refused."""
-        if type(decision) in self._supports:
+        lacks = missing(decision, self._supports)
+        if lacks is None:
             return self._machine.execute(decision)
-        why = cannot(decision)
+        why = why_not(decision, self._supports)
         self._last[type(decision), decision.job_id] = _without_reason(decision)
-        return self._machine.refuse(decision, why)
+        return self._machine.refuse(decision, lacks, why)
 
     def decide(self, policy: Policy) -> tuple[tuple[Decision, str], ...]:
         """What a policy decides now, each carried out or refused before the next, as `run_loop` records it."""
@@ -150,7 +204,7 @@ def run_loop(
             if here > DECISIONS_PER_INSTANT and here > 10 * len(jobs):
                 last = f"the last: {decision}" + (f", refused: {problem}" if problem else "")
                 raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")
-            supported = type(decision) in supports
+            supported = missing(decision, supports) is None
             if not supported and gate.is_told(decision):
                 continue
             if note is not None:

@@ -13,6 +13,9 @@ table. A decision that cannot be is refused with the reason and changes nothing.
     WAITING/HELD --Started--> RUNNING
     Adopted            -> WAITING or RUNNING
     Undone             -> what it was before the decision
+
+A `Reallocate` is several of these at once (`reallocation`); services (`service_state`) and loans (`lending`) have tables of
+their own.
 """
 
 from __future__ import annotations
@@ -21,7 +24,23 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Never, assert_never
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    EVERY_KIND,
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+    configuration_of,
+)
 from hemiola.core.errors import InputError, InternalError, PolicyError
 from hemiola.core.events import (
     Adopted,
@@ -31,11 +50,15 @@ from hemiola.core.events import (
     Failed,
     Finished,
     Held,
+    LinkFeedback,
+    Load,
     Measured,
     NodeBack,
     NodeLost,
     Profiled,
     Released,
+    ReplicaLost,
+    ReplicaReady,
     Requeued,
     ResourcesOffered,
     ResourcesRequested,
@@ -43,9 +66,12 @@ from hemiola.core.events import (
     Timer,
     Undone,
 )
-from hemiola.core.job import Job
+from hemiola.core.job import Batch, Configuration, Elastic
 from hemiola.sched.engine_events import outside_handlers, started_elsewhere
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
+from hemiola.sched.lending import Lending
+from hemiola.sched.reallocation import reallocate
+from hemiola.sched.service_state import ServiceHandlers, service_handlers
 from hemiola.sched.view import ClusterView
 
 __all__ = ["StateMachine", "no_decision"]
@@ -63,7 +89,9 @@ class StateMachine:
         self._reaches = view.reaches
         self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
-        self._outside = outside_handlers(self)
+        self._services = ServiceHandlers(self)
+        self._outside = outside_handlers(self) | service_handlers(self._services)
+        self._lending = Lending(view)
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._executors: dict[type, Callable[[Any], str]] = {}
 
@@ -90,9 +118,13 @@ class StateMachine:
             executor = self._executors[type(decision)] = self._executor(decision)
         return executor(decision)
 
-    def refuse(self, decision: Decision, why: str) -> str:
-        """The engine has no way to carry such a decision out: nothing changes, but policies see it. Return why."""
-        self.view.cannot[type(decision)] = why
+    def refuse(self, decision: Decision, kind: type, why: str) -> str:
+        """The engine has no way to carry such a decision out: nothing changes, but policies see it. Return why.
+
+        Args:
+            kind: what the engine lacks, as `sched.loop.missing` says.
+        """
+        self.view.cannot[kind] = why
         return why
 
     def _handler(self, event: Event) -> Callable[[Any], None]:
@@ -114,9 +146,11 @@ class StateMachine:
                 return self._started
             case (
                 Undone() | Adopted() | Requeued() | Held() | Released() | Blocked() | ResourcesOffered() | ResourcesRequested()
-                | Profiled()
+                | Profiled() | ReplicaReady() | ReplicaLost() | Load()
             ):  # fmt: skip
                 return self._outside[type(event)]
+            case LinkFeedback():
+                return self._link_feedback
             case _:
                 assert_never(event)
 
@@ -135,16 +169,30 @@ class StateMachine:
                 return self._pace
             case WakeAt():
                 return self._wake_at
+            case Align():
+                return self._align
+            case Reallocate():
+                return self._reallocate
+            case Scale():
+                return self._services.scale
+            case Lend():
+                return self._lending.lend
+            case Reclaim():
+                return self._lending.reclaim
             case _:
                 raise no_decision(decision)
 
     def _arrived(self, event: Arrived) -> None:
-        self._wait(self._enter(event.job, event.time_s))
+        job = event.job
+        if isinstance(job, Batch):
+            self._wait(self._enter(job, event.time_s))
+        else:
+            self._services.arrived(job)
 
-    def _enter(self, job: Job, now: float) -> JobState:
+    def _enter(self, job: Batch, now: float) -> JobState:
         """A job that was not known."""
         view = self.view
-        if job.id in view.jobs:
+        if job.id in view.jobs or job.id in view.services:
             raise InputError(f"the job {job.id!r} arrived twice", "give every job an id of its own")
         gpus = job.gpus
         reach = self._reaches.known.get((gpus, job.gpu_type, job.required, job.preferred, job.hosts))
@@ -157,11 +205,11 @@ class StateMachine:
             job, job.id, len(view.jobs), gpus, job.submit_s, job.duration_s, now, now, now,
             narrowest, widest, preferred, pools, shape, asked_gpus=gpus,
         )  # fmt: skip
-        if job.gpus_min or job.gpus_max:
+        if isinstance(job, Elastic):
             state.elastic = True
         return state
 
-    def admission(self, job: Job) -> str:
+    def admission(self, job: Batch) -> str:
         """Why no policy could ever run such a job here, or ""."""
         reach = self._reaches.of(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts)
         return reach if isinstance(reach, str) else ""
@@ -196,8 +244,11 @@ class StateMachine:
         if job is None or job.status != WAITING:
             return "it is not waiting" if job is not None else f"no job is called {decision.job_id!r}"
         problem = self._problem(job, placement)
+        if not problem and decision.configuration is not None:
+            problem = _misconfigured(job, decision.configuration, placement)
         if problem:
             return problem
+        job.configuration = decision.configuration
         self._unwait(job)
         if job.stopped_in == self._instant:
             job.stopped_in = -1
@@ -307,9 +358,15 @@ class StateMachine:
         view.inventory.release(job.placement)
         if job.claim is not None:
             view.inventory.spare.give(job.id)
+        if view.loans:
+            self._lending.vacated(job.placement)
         job.placement = None
         job.tier = -1
         job.settled_s = now
+
+    def vacated(self, placement: Placement) -> None:
+        """These GPUs were given back."""
+        self._lending.vacated(placement)
 
     def _requeue(self, job: JobState, since_s: float | None = None) -> None:
         if job.gpus != job.asked_gpus:
@@ -317,6 +374,7 @@ class StateMachine:
         job.status = WAITING
         job.since_s = self.view.now if since_s is None else since_s
         job.speed = 0.0
+        job.configuration = None
         self._wait(job)
 
     def _move(self, decision: Move) -> str:
@@ -337,14 +395,63 @@ class StateMachine:
             return f"it may not be {what}"
         with self.view.supposing() as trial:
             trial.without((job,))
-            problem = self._problem(job, decision.placement)
+            problem = self.misplaced(job, decision)
         if problem:
             return problem
+        self.leave(job)
+        self.arrive(job, decision)
+        return ""
+
+    def standing(self, change: Start | Stop | Move | Resize) -> str:
+        """Why a job cannot be changed so as it stands, wherever it is to run; "" if it can."""
+        job = self.view.jobs.get(change.job_id)
+        if job is None:
+            return "no job is called so"
+        if isinstance(change, Start):
+            return "" if job.status == WAITING else "it is not waiting"
+        if job.status != RUNNING:
+            return "it is not running"
+        if job.job.pinned:
+            return "it may not be stopped"
+        return "it is not elastic" if isinstance(change, Resize) and not job.elastic else ""
+
+    def misplaced(self, job: JobState, change: Start | Move | Resize) -> str:
+        """Why it cannot run where that says, or not so; "" if it can."""
+        configuration = configuration_of(change)
+        problem = self._problem(job, change.placement)
+        if problem or configuration is None:
+            return problem
+        return _misconfigured(job, configuration, change.placement)
+
+    def leave(self, job: JobState) -> None:
+        """A running job gives its GPUs up, and keeps what it has done."""
         job.done_s = job.done_at(self.view.now)
         self._halt(job)
+
+    def arrive(self, job: JobState, decision: Move | Resize) -> None:
+        """A job that has just left its GPUs runs there."""
         job.migrations += 1
+        if isinstance(decision, Resize):
+            job.configuration = decision.configuration
+        elif job.configuration is not None and job.configuration.gpus != decision.placement.gpus:
+            job.configuration = None
         self._run(job, decision.placement)
+
+    def _reallocate(self, decision: Reallocate) -> str:
+        return reallocate(self, decision)
+
+    def _align(self, decision: Align) -> str:
+        job = self.view.jobs.get(decision.job_id)
+        if job is None or job.status != RUNNING:
+            return "it is not running"
+        if not 0 <= decision.link < _links(self.view):
+            return f"there is no link {decision.link}"
+        if not 0 <= decision.offset_s < inf:
+            return f"an offset must be 0 or more and finite, not {decision.offset_s}"
         return ""
+
+    def _link_feedback(self, event: LinkFeedback) -> None:
+        self.view.feedback[event.link] = event
 
     def _pace(self, decision: Pace) -> str:
         job = self.view.jobs.get(decision.job_id)
@@ -365,7 +472,10 @@ class StateMachine:
 
     def _finished(self, event: Finished | Failed) -> None:
         view = self.view
-        job = view.jobs[event.job_id]
+        job = view.jobs.get(event.job_id)
+        if job is None:
+            self._services.withdrawn(event)
+            return
         finished = type(event) is Finished
         if job.status == RUNNING:
             if not finished:
@@ -399,6 +509,8 @@ class StateMachine:
             return
         now = view.now
         speed = event.speed
+        if event.gradient_noise_scale is not None:
+            job.gradient_noise_scale = event.gradient_noise_scale
         if event.resume_s is None and speed == job.speed:
             return
         if now > job.settled_s:
@@ -437,6 +549,7 @@ class StateMachine:
             job.done_s = max(0.0, job.done_s - event.lost_work_s.get(job.id, 0.0))
             self._requeue(job)
             view.returned.append(job)
+        self._services.node_lost(event)
         view.inventory.lose(event.host)
 
     def _node_back(self, event: NodeBack) -> None:
@@ -459,6 +572,12 @@ class StateMachine:
                 if free[host] & mask != mask:
                     raise InternalError(f"{job.id} shares GPUs of host {host}")
                 free[host] ^= mask
+        for service in view.services.values():
+            for place in service.replicas:
+                for host, mask in zip(place.hosts, place.masks, strict=True):
+                    if free[host] & mask != mask:
+                        raise InternalError(f"a replica of {service.service.id} shares GPUs of host {host}")
+                    free[host] ^= mask
         if free != inventory.masks:
             raise InternalError("free GPUs do not match the running jobs")
         up = [0 if inventory.down[h] else mask.bit_count() for h, mask in enumerate(free)]
@@ -471,9 +590,23 @@ class StateMachine:
             raise InternalError("a job is lost")
 
 
+def _misconfigured(job: JobState, configuration: Configuration, placement: Placement) -> str:
+    """Why a job cannot split its batch so there; "" if it can."""
+    if configuration.gpus != placement.gpus:
+        return f"the configuration is for {configuration.gpus} GPUs, not for {placement.gpus}"
+    if not isinstance(job.job, Elastic) or configuration not in job.job.configurations:
+        return f"it cannot split its batch so: {configuration} is none of its configurations"
+    return ""
+
+
+def _links(view: ClusterView) -> int:
+    """How many links there are: of each host, and of each domain to the level above."""
+    return len(view.topology.hosts) + sum(len(level.domains) for level in view.topology.levels)
+
+
 def no_decision(what: Never) -> PolicyError:
     """What to raise where a policy yielded something else; mypy sees that no kind of decision comes so far."""
     return PolicyError(
         f"the policy decided {what!r}, which is no decision",
-        "yield Start, Stop, Move, Resize, Pace or WakeAt",
+        f"yield {', '.join(sorted(kind.__name__ for kind in EVERY_KIND))}",
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hemiola.core.decisions import Decision, Placement, Start, Stop, WakeAt
+from hemiola.core.job import Batch, Elastic, Job
 from hemiola.sched.inventory import Inventory, pick
 from hemiola.sched.job_state import WAITING, JobState
 from hemiola.sched.placement import Rule, find
@@ -27,10 +28,12 @@ class Policy(ABC):
     Attributes:
         name: as in `--policy NAME`.
         source: the paper or system it follows.
+        job_kinds: the kinds of job that it decides about; a workload with others is refused.
     """
 
     name: ClassVar[str] = ""
     source: ClassVar[str] = ""
+    job_kinds: ClassVar[frozenset[type[Job]]] = frozenset({Batch, Elastic})
 
     @abstractmethod
     def decide(self, view: ClusterView) -> Iterable[Decision]:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.resources import ResourceRequest
 from hemiola.core.topology import Topology
 from hemiola.sched.inventory import Inventory
@@ -78,10 +78,10 @@ class Reaches:
             found = self._sizes[key] = tuple(size for size in wish.sizes if self._has(wish.sized(size)))
         return found
 
-    def _has(self, job: Job) -> bool:
+    def _has(self, job: Batch) -> bool:
         return not isinstance(self._of(job), str)
 
-    def _of(self, job: Job) -> Any:
+    def _of(self, job: Batch) -> Any:
         return self.of(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts)
 
     def at(self, job: JobState, gpus: int) -> JobState | str:

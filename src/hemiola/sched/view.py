@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
-from hemiola.core.decisions import Decision, Placement
-from hemiola.core.errors import PolicyError
+from hemiola.core.decisions import Placement
+from hemiola.core.errors import InputError, PolicyError
+from hemiola.core.events import LinkFeedback
 from hemiola.core.topology import Topology
+from hemiola.core.virtual_cluster import Loan, VirtualCluster
 from hemiola.sched.index import Index
 from hemiola.sched.inventory import Inventory
 from hemiola.sched.job_state import JobState
 from hemiola.sched.queues import Order, Queue
 from hemiola.sched.reach import Reaches
+from hemiola.sched.service_state import ServiceState
 
 __all__ = ["ClusterView", "Estimates", "Index", "IndexSpec"]
 
@@ -64,11 +67,22 @@ class ClusterView:
         wanted_gpus: GPUs that all waiting jobs want together.
         ended, ended_work_s: how many jobs finished, and their work in sum.
         failed: how many ended otherwise.
+        services: every service that is there, by id.
+        clusters: virtual clusters by name; none where the cluster is one.
+        loans: by host, whom it is lent to.
+        feedback: by link, what the network said of it last.
         cannot: kinds of decision that were refused because the engine has no way to carry them out, with why: asking
             again is of no use.
     """
 
-    def __init__(self, topology: Topology, estimates: Estimates, now: float = 0.0) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        estimates: Estimates,
+        now: float = 0.0,
+        *,
+        clusters: Iterable[VirtualCluster] = (),
+    ) -> None:
         self.now = now
         self.topology = topology
         self.inventory = Inventory(topology)
@@ -88,7 +102,11 @@ class ClusterView:
         self.ended = 0
         self.ended_work_s = 0.0
         self.failed = 0
-        self.cannot: dict[type[Decision], str] = {}
+        self.cannot: dict[type, str] = {}
+        self.services: dict[str, ServiceState] = {}
+        self.clusters = _by_name(clusters, len(topology.hosts))
+        self.loans: dict[int, Loan] = {}
+        self.feedback: dict[int, LinkFeedback] = {}
 
     @property
     def free(self) -> int:
@@ -157,6 +175,27 @@ class ClusterView:
             trial.undo()
 
 
+def _by_name(clusters: Iterable[VirtualCluster], hosts: int) -> dict[str, VirtualCluster]:
+    named: dict[str, VirtualCluster] = {}
+    owner: dict[int, str] = {}
+    for cluster in clusters:
+        if cluster.name in named:
+            raise InputError(
+                f"two virtual clusters are called {cluster.name!r}", "give each a name of its own"
+            )
+        named[cluster.name] = cluster
+        for host in cluster.hosts:
+            if not 0 <= host < hosts:
+                raise InputError(
+                    f"virtual cluster {cluster.name!r}: there is no host {host}", "name its hosts"
+                )
+            if owner.setdefault(host, cluster.name) != cluster.name:
+                raise InputError(
+                    f"host {host} belongs to {owner[host]!r} and {cluster.name!r}", "give it to one"
+                )
+    return named
+
+
 class Supposition:
     """GPUs taken as free or as occupied for the moment.
 
@@ -182,6 +221,13 @@ class Supposition:
                 inventory.spare.give(job.id)
             self._undo.append((take, job.placement))
             self.gone.append(job)
+
+    def release(self, placement: Placement) -> None:
+        """Suppose that what has these GPUs gave them back."""
+        inventory = self._inventory
+        take = inventory.retake if inventory.owed else inventory.take
+        inventory.release(placement)
+        self._undo.append((take, placement))
 
     def occupy(self, placement: Placement, job: JobState | None = None) -> None:
         """Suppose that these GPUs were taken; by this job, with what it takes beside them."""

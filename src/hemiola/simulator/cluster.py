@@ -16,15 +16,30 @@ from typing import Any, assert_never
 import msgspec
 import numpy as np
 
-from hemiola.core.decisions import EVERY_KIND, Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
-from hemiola.core.errors import InputError, PolicyError
+from hemiola.core.decisions import (
+    JOB_KINDS,
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+)
+from hemiola.core.errors import InputError, InternalError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
-from hemiola.core.job import Job
+from hemiola.core.job import Batch, Elastic
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.kernels.fluid import SharedNetwork, Sharing
 from hemiola.sched.job_state import JobState
-from hemiola.sched.loop import cannot
+from hemiola.sched.loop import why_not
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.records import Account, IdleLedger, SimulatedReplay
 from hemiola.simulator.task import ElasticTask, Task
@@ -58,7 +73,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
                 f"checkpoint_interval_s is {self.checkpoint_interval_s}", "give seconds, more than 0"
             )
 
-    def of(self, job: Job) -> tuple[float, float]:
+    def of(self, job: Batch) -> tuple[float, float]:
         """(save, load) seconds of a job."""
         profile = job.profile
         if profile is None:
@@ -106,13 +121,16 @@ class SimulatedDriver(SimulatedReplay):
         record: keep the timeline's rows and the queue's log.
         record_traffic: keep what each job sent, too (grows with contention).
         progress: called now and then with the number of jobs that ended.
-        supports: kinds of decision that are carried out; fewer than all where it stands in for an engine that can less.
+        supports: kinds of decision that are carried out, of those that it can; fewer where it stands in for an engine that can
+            less.
     """
+
+    supports: Set[type] = JOB_KINDS | {Reallocate}
 
     def __init__(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         model: IterationModel,
         sharing: Sharing,
         *,
@@ -121,9 +139,10 @@ class SimulatedDriver(SimulatedReplay):
         record: bool = True,
         record_traffic: bool = False,
         progress: Callable[[int], None] | None = None,
-        supports: Set[type[Decision]] = EVERY_KIND,
+        supports: Set[type] | None = None,
     ) -> None:
-        self.supports = supports
+        if supports is not None:
+            self.supports = self.supports & supports
         self.view = view
         self.tasks: dict[str, Task] = {}
         self.ledger = IdleLedger(view)
@@ -225,7 +244,7 @@ class SimulatedDriver(SimulatedReplay):
                 due_s = heap[0][0] if heap else inf
             while arrival_s <= now:
                 job = jobs[arrived]
-                make = ElasticTask if job.gpus_min or job.gpus_max else Task
+                make = ElasticTask if isinstance(job, Elastic) else Task
                 tasks[job.id] = make(
                     job, arrived, job.duration_s, [0.0] * tiers, self.ideal_s(job), self._interval_s
                 )
@@ -312,12 +331,25 @@ class SimulatedDriver(SimulatedReplay):
                 if task.slot >= 0 and self._network is not None:
                     self._network.set_weight(task.slot, decision.weight)
                     self._unsettled = True
+            case Reallocate():
+                self._reallocate(decision)
+            case Align() | Scale() | Lend() | Reclaim():
+                raise InternalError(f"{decision} was to be carried out", "please report it")
             case _:
                 assert_never(decision)
 
+    def _reallocate(self, decision: Reallocate) -> None:
+        """Whoever leaves leaves before anybody comes."""
+        for change in decision.changes:
+            if not isinstance(change, Start):
+                self._hand_over(self.tasks[change.job_id], 1 if isinstance(change, Stop) else 2)
+        for change in decision.changes:
+            if not isinstance(change, Stop):
+                self._begin(self.tasks[change.job_id], change.placement)
+
     def render(self, decision: Decision) -> str:
         """The decision as one line."""
-        return str(decision) if type(decision) in self.supports else cannot(decision)
+        return why_not(decision, self.supports) or str(decision)
 
     def _begin(self, task: Task, placement: Placement) -> None:
         now = self.view.now
@@ -356,7 +388,7 @@ class SimulatedDriver(SimulatedReplay):
         if delay_s or task.speed != assumed:
             self._fresh.append(task)
 
-    def _cross(self, task: Task, job: Job, placement: Placement) -> None:
+    def _cross(self, task: Task, job: Batch, placement: Placement) -> None:
         """Share the network from when it is ready; until then its speed is told as if nobody disturbed it."""
         crossing = task.crossing = self._model.crossing(job, placement)
         task.compute_s = crossing.need.compute_s
@@ -500,7 +532,7 @@ class SimulatedDriver(SimulatedReplay):
         """The jobs that arrived, by id."""
         return self.tasks
 
-    def ideal_s(self, job: Job) -> float:
+    def ideal_s(self, job: Batch) -> float:
         """Run time on its best placement here, alone."""
         if job.profile is None or not self._elsewhere:
             return job.duration_s

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.sched.job_state import JobState
@@ -104,7 +104,7 @@ class SimulatedReplay(Driver):
     def accounts(self) -> Mapping[str, Account]:
         """The jobs that arrived, by id."""
 
-    def ideal_s(self, job: Job) -> float:
+    def ideal_s(self, job: Batch) -> float:
         """Run time of a job that can run here on its best placement, alone."""
         return job.duration_s
 
@@ -128,7 +128,7 @@ class SimulatedReplay(Driver):
 def build_run(
     driver: SimulatedReplay,
     view: ClusterView,
-    jobs: Sequence[Job],
+    jobs: Sequence[Batch],
     refused: dict[str, str],
     *,
     policy: str,
@@ -166,7 +166,7 @@ def build_run(
     )
 
 
-def _by_record(log: AnyLog, jobs: Sequence[Job], refused: dict[str, str]) -> AnyLog:
+def _by_record(log: AnyLog, jobs: Sequence[Batch], refused: dict[str, str]) -> AnyLog:
     """The same rows with jobs counted as the run's records are; drivers count admitted jobs only."""
     if log is None or not refused:
         return log
@@ -191,7 +191,7 @@ def _gpu_seconds(driver: SimulatedReplay, records: tuple[JobRecord, ...]) -> Gpu
 
 
 def _record(
-    job: Job, driver: SimulatedReplay, state: JobState | None, refused: str, interrupted: bool
+    job: Batch, driver: SimulatedReplay, state: JobState | None, refused: str, interrupted: bool
 ) -> JobRecord:
     task = driver.accounts.get(job.id)
     status, why = _status(task, state, refused, interrupted)

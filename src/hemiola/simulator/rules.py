@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import msgspec
 
-from hemiola.core.decisions import EVERY_KIND, Decision
+from hemiola.core.decisions import EVERY_KIND
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import Law, MaxMin
 from hemiola.cost.iteration import IterationModel
@@ -59,7 +59,7 @@ class Rules(ABC):
     def driver(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         model: IterationModel,
         *,
         node_events: Sequence[NodeLost | NodeBack],
@@ -77,7 +77,7 @@ class Rules(ABC):
     def card(self, policy: Policy, seed: int) -> dict[str, str]:
         """Every rule that shaped the numbers, by name."""
 
-    def refusal(self, job: Job, policy: Policy, topology: Topology) -> str:
+    def refusal(self, job: Batch, policy: Policy, topology: Topology) -> str:
         """Why this job could never run under these rules and this policy, or ""."""
         return ""
 
@@ -118,7 +118,7 @@ class Semantics(Rules):
     costs: Costs = Costs()
     law: Law = MaxMin()
     fitted: bool = False
-    supports: frozenset[type[Decision]] = EVERY_KIND
+    supports: frozenset[type] = EVERY_KIND
     name = "event-driven"
     policies = POLICIES
     default_policies = ("fifo", "tiresias", "dally")
@@ -143,7 +143,7 @@ class Semantics(Rules):
     def driver(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         model: IterationModel,
         *,
         node_events: Sequence[NodeLost | NodeBack],

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -16,9 +16,9 @@ from math import isfinite
 import msgspec
 
 from hemiola.core.decisions import Decision
-from hemiola.core.errors import InputError
+from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Job, Workload
+from hemiola.core.job import Batch, Service, Workload
 from hemiola.core.result import Comparison, LoggedDecision, Run, baseline_among
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel, goes_by_schedules, recorded_as
@@ -66,7 +66,7 @@ def without_collection() -> Iterator[None]:
 
 @without_collection()
 def simulate(
-    jobs: Workload | Sequence[Job] | Callable[[int], Workload],
+    jobs: Workload | Sequence[Batch] | Callable[[int], Workload],
     topology: Topology,
     policies: Sequence[Policy | str],
     *,
@@ -113,11 +113,12 @@ def simulate(
     if not seeds:
         raise InputError("no seed was given", "give at least one")
     runs: list[Run] = []
-    workloads: dict[int, tuple[Job, ...]] = {}
+    workloads: dict[int, tuple[Batch, ...]] = {}
     notes = list(topology.left_out)
     first: Workload | None = None
     for seed in seeds:
         workload = _workload(jobs, seed)
+        _refuse_services(workload, named, semantics)
         first = first or workload
         notes += [note for note in workload.notes if note not in notes]
         if semantics.uses_profiles and (told := _on_types(workload.jobs, topology)) and told not in notes:
@@ -152,7 +153,7 @@ def _comparison(
     baseline: str,
     workload: Workload,
     notes: list[str],
-    workloads: dict[int, tuple[Job, ...]],
+    workloads: dict[int, tuple[Batch, ...]],
 ) -> Comparison:
     return Comparison(
         topology=topology,
@@ -189,7 +190,7 @@ def policies_by_text(
     return named
 
 
-def _workload(jobs: Workload | Sequence[Job] | Callable[[int], Workload], seed: int) -> Workload:
+def _workload(jobs: Workload | Sequence[Batch] | Callable[[int], Workload], seed: int) -> Workload:
     """The jobs of this seed in order of arrival, ties as they were given."""
     if callable(jobs):
         jobs = jobs(seed)
@@ -198,13 +199,27 @@ def _workload(jobs: Workload | Sequence[Job] | Callable[[int], Workload], seed: 
     return in_order(jobs)
 
 
+def _refuse_services(workload: Workload, policies: Mapping[str, Policy], semantics: Rules) -> None:
+    """Whoever knows nothing of services would leave them out in silence."""
+    if not workload.services:
+        return
+    which = f"the workload has {len(workload.services)}, {workload.services[0].id!r} among them"
+    for name, policy in policies.items():
+        if Service not in policy.job_kinds:
+            raise PolicyError(
+                f"the policy {name!r} knows no services, and {which}",
+                "leave services out of the workload, or name a policy that places them",
+            )
+    raise InputError(f"{semantics.name} runs no services, and {which}", "leave services out of the workload")
+
+
 def in_order(workload: Workload) -> Workload:
     """The same jobs in order of arrival, ties as they were given."""
     ordered = tuple(sorted(workload.jobs, key=lambda job: job.submit_s))
     return workload if ordered == workload.jobs else msgspec.structs.replace(workload, jobs=ordered)
 
 
-def _on_types(jobs: tuple[Job, ...], topology: Topology) -> str:
+def _on_types(jobs: tuple[Batch, ...], topology: Topology) -> str:
     """On which of several GPU types jobs' profiles do not say how fast they are, in words; "" where they do."""
     kinds = [kind for kind in topology.gpu_types if kind]
     if len(kinds) < 2:
@@ -226,7 +241,7 @@ def _on_types(jobs: tuple[Job, ...], topology: Topology) -> str:
     )
 
 
-def _by_types(jobs: tuple[Job, ...], topology: Topology) -> tuple[tuple[Job, ...], str]:
+def _by_types(jobs: tuple[Batch, ...], topology: Topology) -> tuple[tuple[Batch, ...], str]:
     """The jobs as this cluster can place them, and what was left aside, in words.
 
     A cluster that says no GPU type of any host cannot refuse a job for its type.
@@ -242,7 +257,7 @@ def _by_types(jobs: tuple[Job, ...], topology: Topology) -> tuple[tuple[Job, ...
     return tuple(free), told
 
 
-def _as_rings(jobs: tuple[Job, ...]) -> str:
+def _as_rings(jobs: tuple[Batch, ...]) -> str:
     """How many jobs cannot be priced by schedules, in words."""
     several = [job for job in jobs if job.gpus > 1]
     others = sum(not goes_by_schedules(job) for job in several)
@@ -283,7 +298,7 @@ class _Stopper:
         self._driver.stop = True
 
 
-def _check_jobs(jobs: tuple[Job, ...]) -> None:
+def _check_jobs(jobs: tuple[Batch, ...]) -> None:
     if not jobs:
         raise InputError("the workload has no jobs", "look at what its reader left out, and why")
     seen: set[str] = set()
@@ -303,7 +318,7 @@ def _check_jobs(jobs: tuple[Job, ...]) -> None:
             raise InputError(f"job {job.id!r}: {flaw}", "give sizes that hold the one it asks for")
 
 
-def _check_recorded(jobs: tuple[Job, ...], topology: Topology, recorded_on: Topology) -> None:
+def _check_recorded(jobs: tuple[Batch, ...], topology: Topology, recorded_on: Topology) -> None:
     """Whether those that can run here can have been recorded there."""
     seen: set[tuple[int, str, int]] = set()
     for job in jobs:
@@ -315,7 +330,7 @@ def _check_recorded(jobs: tuple[Job, ...], topology: Topology, recorded_on: Topo
 
 
 def run_one(
-    jobs: tuple[Job, ...],
+    jobs: tuple[Batch, ...],
     topology: Topology,
     policy: Policy,
     *,
@@ -368,10 +383,10 @@ def _seeded(policy: Policy, seed: int) -> Policy:
 
 
 def _admit(
-    jobs: tuple[Job, ...], machine: StateMachine, refusal: Callable[[Job], str]
-) -> tuple[list[Job], dict[str, str]]:
+    jobs: tuple[Batch, ...], machine: StateMachine, refusal: Callable[[Batch], str]
+) -> tuple[list[Batch], dict[str, str]]:
     """The jobs that could run at all, and why each other one could not."""
-    admitted: list[Job] = []
+    admitted: list[Batch] = []
     refused: dict[str, str] = {}
     for job in jobs:
         why = machine.admission(job) or refusal(job)

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.cost.iteration import Alone, Crossing
 
 __all__ = ["ElasticTask", "Task"]
@@ -37,7 +37,7 @@ class Task(msgspec.Struct, eq=False, gc=False):
         span: work left, useful and exposed time as of `kept_s`.
     """
 
-    job: Job
+    job: Batch
     index: int
     left_s: float
     tiers_s: list[float]

@@ -12,9 +12,26 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+    configuration_of,
+    parts,
+    placement_of,
+)
 from hemiola.core.errors import DAMAGED, InputError
-from hemiola.core.job import Job
+from hemiola.core.job import Configuration, Job
 from hemiola.core.result import Comparison, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline, has_timeline, job_spans, span_gpus
 from hemiola.core.topology import Topology
@@ -43,15 +60,20 @@ class HostGpus(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...]
 
 
-class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One decision.
 
     Attributes:
-        kind: "start", "stop", "move", "resize", "pace" or "wake".
+        kind: "start", "stop", "move", "resize", "pace", "align", "scale", "lend", "reclaim" or "wake".
         placement: hosts and GPUs in rank order, for start, move and resize.
         wake_s: when the timer is due, for wake.
         weight: share of contended links, for pace.
         refused: why it was not carried out; "" if it was.
+        configuration: how the job splits its batch, for start and resize.
+        replicas: hosts and GPUs of each, for scale.
+        link, offset_s: for align.
+        hosts, lender, borrower, due_s: for lend and reclaim.
+        together: of how many lines this is one, where they were one decision (a reallocation), all or none; 1 else.
     """
 
     policy: str
@@ -66,6 +88,15 @@ class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
     placement: tuple[HostGpus, ...] = ()
     wake_s: float | None = None
     weight: float | None = None
+    configuration: Configuration | None = None
+    replicas: tuple[tuple[HostGpus, ...], ...] = ()
+    link: int | None = None
+    offset_s: float | None = None
+    hosts: tuple[str, ...] = ()
+    lender: str = ""
+    borrower: str = ""
+    due_s: float | None = None
+    together: int = 1
 
 
 class HeldSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -190,7 +221,8 @@ def write_decisions(comparison: Comparison, path: Path) -> None:
         stream.write(encode(_header(comparison)) + b"\n")
         for run in comparison.runs:
             for logged in run.decisions:
-                stream.write(encode(_line(run, logged, comparison.topology)) + b"\n")
+                for line in _lines_of(run, logged, comparison.topology):
+                    stream.write(encode(line) + b"\n")
 
 
 def _not_kept(run: Run, what: str) -> InputError:
@@ -198,9 +230,19 @@ def _not_kept(run: Run, what: str) -> InputError:
     return InputError(f"{where} did not keep its {what}", "simulate again with both kept")
 
 
-def _line(run: Run, logged: LoggedDecision, topology: Topology) -> DecisionLine:
-    decision = logged.decision
+def _lines_of(run: Run, logged: LoggedDecision, topology: Topology) -> Iterator[DecisionLine]:
+    """One; of a reallocation one for each of its changes."""
+    together = parts(logged.decision)
+    for decision in together:
+        yield _line(run, logged, decision, topology, len(together))
+
+
+def _line(
+    run: Run, logged: LoggedDecision, decision: Decision, topology: Topology, together: int
+) -> DecisionLine:
     placement = placement_of(decision)
+    names = topology.hosts.names
+    lending = decision if isinstance(decision, Lend | Reclaim) else None
     return DecisionLine(
         policy=run.policy,
         seed=run.seed,
@@ -214,6 +256,17 @@ def _line(run: Run, logged: LoggedDecision, topology: Topology) -> DecisionLine:
         placement=() if placement is None else _places(placement, topology),
         wake_s=decision.time_s if isinstance(decision, WakeAt) else None,
         weight=decision.weight if isinstance(decision, Pace) else None,
+        configuration=configuration_of(decision),
+        replicas=tuple(_places(r, topology) for r in decision.replicas)
+        if isinstance(decision, Scale)
+        else (),
+        link=decision.link if isinstance(decision, Align) else None,
+        offset_s=decision.offset_s if isinstance(decision, Align) else None,
+        hosts=() if lending is None else tuple(names[host] for host in lending.hosts),
+        lender="" if lending is None else lending.lender,
+        borrower=lending.borrower if isinstance(lending, Lend) else "",
+        due_s=None if lending is None else lending.due_s if isinstance(lending, Lend) else lending.deadline_s,
+        together=together,
     )
 
 
@@ -231,6 +284,16 @@ def _kind(decision: Decision) -> str:
             return "pace"
         case WakeAt():
             return "wake"
+        case Align():
+            return "align"
+        case Scale():
+            return "scale"
+        case Lend():
+            return "lend"
+        case Reclaim():
+            return "reclaim"
+        case Reallocate():
+            return "reallocate"
         case _:
             assert_never(decision)
 

@@ -13,7 +13,7 @@ from web_helpers import scene, wait_until
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Timer
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.core.topology import Topology
 from hemiola.live.journal import Journal, JournaledJob, Opening
 from hemiola.live.web.shadow import Shadow, compare
@@ -25,7 +25,7 @@ CLUSTER = Topology.flat(hosts=1, gpus_per_host=8)
 def ended(name: str, gpus: int, submitted_s: float, started_s: float, ended_s: float) -> JournaledJob:
     return JournaledJob(
         uuid=name, engine_id=name, engine_submit_s=submitted_s, user="ada", status="ended", since_s=ended_s, submitted_s=submitted_s,
-        job=Job(id=name, submit_s=submitted_s, gpus=gpus, duration_s=1000.0), placement=Placement((0,), ((1 << gpus) - 1,)),
+        job=batch_job(id=name, submit_s=submitted_s, gpus=gpus, duration_s=1000.0), placement=Placement((0,), ((1 << gpus) - 1,)),
         served_s=ended_s - started_s, queued_s=started_s - submitted_s, first_started_s=started_s, ended_s=ended_s, outcome="finished",
     )  # fmt: skip
 

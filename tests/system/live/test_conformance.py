@@ -21,7 +21,7 @@ from replays import CheckedMachine, cluster
 
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Timer
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Job, Profile, batch_job
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.kernels.fluid import PRESENT
@@ -75,7 +75,7 @@ class Simulated(Engine):
         self._submit([rigid(f"j{i}", count) for i, count in enumerate(hosts)])
 
     def submit_elastic(self, least: int, most: int) -> None:
-        self._submit([msgspec.structs.replace(rigid("j0", least), gpus_max=8 * most)])
+        self._submit([batch_job(**msgspec.structs.asdict(rigid("j0", least)) | {"gpus_max": 8 * most})])
 
     def _submit(self, jobs: list[Job]) -> None:
         topology = cluster([8, 8], [8, 8])
@@ -185,7 +185,7 @@ class InMemory(Live4):
 
 
 def rigid(name: str, hosts: int) -> Job:
-    return Job(id=name, submit_s=0.0, gpus=8 * hosts, duration_s=float(SECONDS), hosts=hosts)
+    return batch_job(id=name, submit_s=0.0, gpus=8 * hosts, duration_s=float(SECONDS), hosts=hosts)
 
 
 def no_profile(model: str) -> Profile:

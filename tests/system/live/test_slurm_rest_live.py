@@ -21,7 +21,7 @@ from rest_server import answer
 
 from hemiola.core.errors import EngineError
 from hemiola.core.hostlist import expand
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.lab.slurm import SlurmLab, config
 from hemiola.live.engines.slurm import requests
 from hemiola.live.engines.slurm.rest import client
@@ -222,7 +222,7 @@ def test_orders_do_what_scontrol_does(live: RestLive):
         )
     assert rest.tell([f"update jobid={one} ReqNodeList=" for one in ids]) == ""
     assert {live.rows()[one].bound_to for one in ids} == {""}
-    wanted = Job(id="u", submit_s=0.0, gpus=2, duration_s=60.0)
+    wanted = batch_job(id="u", submit_s=0.0, gpus=2, duration_s=60.0)
     known = [SlurmTrackedJob(wanted, row, begin_s=60.0) for row in rest.jobs(ids=ids)]
     assert rest.tell([order for one in known for order in requests.park(one)]) == ""
     assert {words.admin for words in rest.words(ids).values()} == {"hemiola:u:ranks=:begin=60"}

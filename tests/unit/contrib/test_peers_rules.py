@@ -101,7 +101,7 @@ def test_a_peer_stops_whom_it_likes_and_knows_one_size() -> None:
     assert completion_s(runs[0]) == completion_s(runs[1])
     assert stops(runs[0])["a"] == 1
     elastic = [job("a", 0, 4, 100, gpus_min=1, gpus_max=4), job("b", 10, 1, 100)]
-    run = under("tiresias-sim", elastic, cluster([4]), "hemiola.sched.policies.elastic:Elastic")
+    run = under("tiresias-sim", elastic, cluster([4]), "hemiola.sched.policies.elastic:ElasticSharing")
     assert [record.finish_s for record in run.records] == [100, 200]
 
 

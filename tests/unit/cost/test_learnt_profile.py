@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.cost.iteration import IterationModel
 from hemiola.cost.job_profile import learnt
 from hemiola.trace.reports import JobReport
@@ -19,7 +19,7 @@ MODEL = IterationModel(
     read_topology("leaf-spine:hosts=8,gpus_per_host=4,hosts_per_rack=4,nic=10gbit,oversubscription=8")
 )
 NEAR, FAR = Placement((0, 1), (0xF, 0xF)), Placement((0, 4), (0xF, 0xF))
-JOB = Job(id="j", submit_s=0.0, gpus=8, duration_s=100.0, user="ada")
+JOB = batch_job(id="j", submit_s=0.0, gpus=8, duration_s=100.0, user="ada")
 
 
 def report(iteration_s: float, compute_s: float, traffic_bytes: float) -> JobReport:

@@ -15,7 +15,7 @@ import pytest
 from repository import ROOT
 
 from hemiola.core.errors import InputError
-from hemiola.core.job import Demand, Job, Profile, Workload
+from hemiola.core.job import Demand, Profile, Workload, batch_job
 from hemiola.cost.profiles import SCHEMA, Band, ModelMix, ProfileLibrary, assign, load_library
 
 LIBRARY = load_library()
@@ -37,7 +37,7 @@ def profile(name: str, *gpus: int) -> Profile:
 
 
 def workload(*jobs: tuple[str, int], fmt: str = "") -> Workload:
-    made = (Job(id=str(i), submit_s=i, gpus=k, duration_s=1, model=m) for i, (m, k) in enumerate(jobs))
+    made = (batch_job(id=str(i), submit_s=i, gpus=k, duration_s=1, model=m) for i, (m, k) in enumerate(jobs))
     return Workload(jobs=tuple(made), format=fmt)
 
 
@@ -123,7 +123,7 @@ def test_the_trace_format_says_whose_bert() -> None:
 
 def test_a_profile_that_is_there_stays() -> None:
     own = profile("own")
-    job = Job(id="a", submit_s=0, gpus=2, duration_s=1, profile=own, model="gpt2")
+    job = batch_job(id="a", submit_s=0, gpus=2, duration_s=1, profile=own, model="gpt2")
     assert assign(Workload(jobs=(job,)), LIBRARY, seed=0).jobs[0] is job
     assert assign(Workload(jobs=(job,)), LIBRARY, mix="none", seed=0).jobs[0].profile is None
 

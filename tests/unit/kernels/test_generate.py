@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hemiola.core.errors import InputError
-from hemiola.core.job import Workload
+from hemiola.core.job import Workload, batch_job
 from hemiola.kernels.generate import ARRIVALS, MIXES, generate, is_generator_spec
 
 SPECS = st.builds(
@@ -97,7 +97,9 @@ def test_which_jobs_are_elastic_changes_nothing_else() -> None:
     assert plain.jobs == generate(spec).jobs
     assert not any(job.is_elastic for job in plain.jobs)
     for workload in (half, most):
-        rigid = [msgspec.structs.replace(job, gpus_min=0, gpus_max=0) for job in workload.jobs]
+        rigid = [
+            batch_job(**msgspec.structs.asdict(job) | {"gpus_min": 0, "gpus_max": 0}) for job in workload.jobs
+        ]
         assert tuple(rigid) == plain.jobs
     halves, mosts = ({job.id for job in workload.jobs if job.is_elastic} for workload in (half, most))
     assert halves < mosts

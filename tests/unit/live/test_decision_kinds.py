@@ -19,20 +19,27 @@ from scripted import Scripted, serve
 
 from hemiola.core.decisions import (
     EVERY_KIND,
+    JOB_KINDS,
+    Align,
     Decision,
+    Lend,
     Move,
     Pace,
     Placement,
+    Reallocate,
+    Reclaim,
     Resize,
+    Scale,
     Start,
     Stop,
     WakeAt,
     asks_engine,
+    parts,
     placement_of,
 )
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import Arrived, Event, Timer
-from hemiola.core.job import Profile
+from hemiola.core.job import Configuration, Profile
 from hemiola.cost.iteration import IterationModel
 from hemiola.live.driver_wrappers import JournalingDriver, ObserveDriver
 from hemiola.live.engines.ray.client import Ray
@@ -47,7 +54,7 @@ from hemiola.live.live_driver import DriverWrapper, LiveDriver
 from hemiola.live.polling_driver import Clock
 from hemiola.live.query.cluster import Following
 from hemiola.live.service import SessionSettings
-from hemiola.sched.loop import DecisionGate, Driver, cannot, run_loop
+from hemiola.sched.loop import NO_CONFIGURATION, DecisionGate, Driver, cannot, missing, run_loop, why_not
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.rules import Rules, Semantics, semantics_by_name
@@ -260,9 +267,9 @@ class InJournal(OnSlurm):
         written = [made for instant in self.journal.instants(self.run) for made in instant.decisions or ()]
         assert written == self.noted
         assert [made.decision for made in Following().read(self.journal, self.run).recent] == [
-            decision for decision, _ in written if asks_engine(decision)
+            part for decision, _ in written for part in parts(decision) if asks_engine(part)
         ]
-        refused = {type(decision) for decision, why in written if why}
+        refused = {type(part) for decision, why in written if why for part in parts(decision)}
         assert refused.isdisjoint(type(intent.decision) for intent in self.journal.open_intents())
         again = iter(written)
         found = replay(self.journal, self.run, Says(lambda view: self._again(view, again)))
@@ -354,7 +361,12 @@ BENCHES: dict[str, type[Bench]] = {
     "simulated": Simulated, "tiresias-sim": Peer, "slurm": OnSlurm, "ray": OnRay, "observed": Observed,
     "advised": Advised, "journaled": InJournal, "in-memory": InMemory,
 }  # fmt: skip
-CANNOT: dict[str, set[type[Decision]]] = {"simulated": set(), "tiresias-sim": {Resize, Pace}}
+NOBODY: set[type[Decision]] = {Align, Scale, Lend, Reclaim}
+"""What no driver carries out yet."""
+CANNOT: dict[str, set[type[Decision]]] = {
+    "simulated": NOBODY,
+    "tiresias-sim": {Resize, Pace, Reallocate} | NOBODY,
+}
 """What each cannot carry out; live engines cannot pace jobs."""
 KINDS: dict[type[Decision], Callable[[str, float], Decision]] = {
     Start: lambda name, now: Start(name, THERE, "because"),
@@ -363,6 +375,11 @@ KINDS: dict[type[Decision], Callable[[str, float], Decision]] = {
     Resize: lambda name, now: Resize(name, BOTH, "because"),
     Pace: lambda name, now: Pace(name, 2.0, "because"),
     WakeAt: lambda name, now: WakeAt(now + 2.0, name, "because"),
+    Align: lambda name, now: Align(name, 0, 0.5, "because"),
+    Scale: lambda name, now: Scale(name, (THERE,), "because"),
+    Lend: lambda name, now: Lend((1,), "ours", "theirs", now + 9.0, "because"),
+    Reclaim: lambda name, now: Reclaim((1,), "ours", now + 9.0, "because"),
+    Reallocate: lambda name, now: Reallocate((Move(name, ELSEWHERE, "because"),), "because"),
 }
 
 
@@ -395,9 +412,10 @@ def expected(bench: Bench) -> tuple[int, ...]:
     """Where the accepted decisions have put the job."""
     there = (0,) if bench.runs else ()
     for decision, refused in bench.noted if bench.acts else ():
-        if not refused and asks_engine(decision) and not isinstance(decision, Pace):
-            placement = placement_of(decision)
-            there = () if placement is None else placement.hosts
+        for part in parts(decision):
+            if not refused and asks_engine(part) and not isinstance(part, Pace):
+                placement = placement_of(part)
+                there = () if placement is None else placement.hosts
     return there
 
 
@@ -413,7 +431,7 @@ def test_a_decision_is_carried_out_or_refused_and_no_job_is_lost(
     asked = [(d, why) for d, why in built.noted if d.reason == "because"]
     assert [type(d) for d, _ in asked] == [*(type(make("", 0.0)) for make in before), kind]
     decision, refused = asked[-1]
-    lacks = CANNOT.get(bench, {Pace})
+    lacks = CANNOT.get(bench, {Pace} | NOBODY)
     assert built.driver.supports == EVERY_KIND - lacks
     if kind in lacks:
         assert refused == cannot(decision)
@@ -460,7 +478,7 @@ class Unpaced(Scripted):
     "driver", [DriverWrapper, lambda inner: ObserveDriver(inner, None)], ids=["around", "observing"]
 )
 def test_a_driver_around_another_one_supports_what_that_one_does(driver: Callable[..., Driver]) -> None:
-    assert driver(Unpaced()).supports == Unpaced.supports and driver(Scripted()).supports == EVERY_KIND
+    assert driver(Unpaced()).supports == Unpaced.supports and driver(Scripted()).supports == JOB_KINDS
 
 
 SENDING = cluster([4, 4, 4], nic=1e9)
@@ -572,3 +590,33 @@ def test_a_journal_of_before_is_replayed_as_it_was_decided() -> None:
     opening = Opening(policy="crux", engine="slurm", mode="enforce", topology="", version="0")
     assert opening.supported == EVERY_KIND
     assert msgspec.structs.replace(opening, supports=("Start", "Teleport")).supported == {Start}
+
+
+CONFIGURED = Configuration(8, 32, 2)
+
+
+@pytest.mark.parametrize("bench", BENCHES)
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "together"])
+def test_a_configuration_is_refused_where_no_driver_can_tell_a_job(
+    bench: str, within: bool, tmp_path: Path
+) -> None:
+    def start(name: str, now: float) -> Decision:
+        one = Start(name, THERE, "because", CONFIGURED)
+        return Reallocate((one,), "because") if within else one
+
+    built = BENCHES[bench](False, tmp_path)
+    built.loop(scripted(built, [start]))
+    ((decision, refused),) = [(d, why) for d, why in built.noted if d.reason == "because"]
+    lacks_all = within and Reallocate not in built.driver.supports
+    assert refused == (cannot(decision) if lacks_all else NO_CONFIGURATION)
+    assert (Reallocate if lacks_all else Configuration) in built.view.cannot
+    assert built.driver.render(decision) == refused
+    assert built.hosts() == ()
+    built.check()
+
+
+def test_what_one_part_needs_the_whole_needs() -> None:
+    unsized = EVERY_KIND - {Resize}
+    whole = Reallocate((Stop("a", ""), Resize("b", BOTH, "")), "")
+    assert missing(whole, unsized) is Resize and why_not(whole, unsized) == cannot(Resize("b", BOTH, ""))
+    assert missing(whole, EVERY_KIND) is None and not why_not(whole, EVERY_KIND)

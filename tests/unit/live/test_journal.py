@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journal_helpers import HERE, KINDS, ended, record
 
-from hemiola.core.decisions import Decision, Start, WakeAt
+from hemiola.core.decisions import Decision, Placement, Start, WakeAt
 from hemiola.core.errors import InternalError
-from hemiola.core.events import Event, Failed, Measured, Timer
-from hemiola.core.job import Demand, Profile
+from hemiola.core.events import Adopted, Arrived, Event, Failed, Measured, Timer
+from hemiola.core.job import Batch, Demand, Elastic, Profile
 from hemiola.live.journal import Deposed, Instant, Journal, JournaledJob, JournalError, Opening
 from hemiola.live.journal.records import DECISION, DECISIONS, EVENTS, JOB
 from hemiola.simulator.cluster import Costs
@@ -337,3 +337,28 @@ def test_forgetting_ends_between_two_pieces_when_it_is_not_to_go_on(journal: Jou
     assert not list(journal.instants(old)) and [job.uuid for job in journal.jobs()] == ["a"]
     journal.forget(120.0)
     assert not journal.jobs() and len(journal.runs()) == 1
+
+
+def test_jobs_that_do_not_say_of_which_kind_they_are_are_read() -> None:
+    """As journals had them before there was more than one kind."""
+    fields = '"id":"a","submit_s":1.0,"gpus":2,"duration_s":60.0,"profile":null,"hosts":0,"facts":{}'
+    (rigid,) = EVENTS.decode(
+        f'[{{"type":"Arrived","time_s":1.0,"job":{{{fields},"gpus_min":0,"gpus_max":0}}}}]', "here"
+    )
+    (sized,) = EVENTS.decode(
+        f'[{{"type":"Adopted","time_s":1.0,"job":{{{fields},"gpus_min":0,"gpus_max":4}},"placement":null,"since_s":1.0}}]',
+        "here",
+    )
+    assert rigid == Arrived(1.0, Batch(id="a", submit_s=1.0, gpus=2, duration_s=60.0))
+    assert sized == Adopted(
+        1.0, Elastic(id="a", submit_s=1.0, gpus=2, duration_s=60.0, gpus_max=4), None, 1.0
+    )
+    before = JOB.encode(record("a")).replace('"kind":"batch",', "")
+    assert '"kind"' not in before and JOB.decode(before, "here") == record("a")
+
+
+def test_decisions_and_measurements_of_before_are_read() -> None:
+    text = '[[{"type":"Start","job_id":"a","placement":{"hosts":[0],"masks":[1]},"reason":"r"},""]]'
+    assert DECISIONS.decode(text, "here") == ((Start("a", Placement((0,), (1,)), "r"), ""),)
+    text = '[{"type":"Measured","time_s":1.0,"job_id":"a","speed":0.5,"resume_s":null}]'
+    assert EVENTS.decode(text, "here") == (Measured(1.0, "a", 0.5),)

@@ -14,6 +14,7 @@ from replays import cluster
 
 from hemiola import cli
 from hemiola.core.errors import InputError
+from hemiola.core.job import batch_job
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.journal.replay import workload
 from hemiola.simulator.simulate import simulate
@@ -77,7 +78,7 @@ def test_what_policies_knew_stays(journal: Journal) -> None:
 
 
 def test_an_elastic_job_had_as_much_work_as_its_gpus_did(journal: Journal) -> None:
-    eight = msgspec.structs.replace(record("a").job, gpus=8, gpus_min=4)
+    eight = batch_job(**msgspec.structs.asdict(record("a").job) | {"gpus": 8, "gpus_min": 4})
     four = {"job": eight, "served_s": 7200.0, "service_gpu_s": 4 * 7200.0}
     written(journal, ended("a", **four), ended("b", **four, speed=0.25))
     assert [job.duration_s for job in workload(journal).jobs] == [3600.0, 1800.0]

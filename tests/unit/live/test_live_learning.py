@@ -14,7 +14,7 @@ from scripted import Scripted
 
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Finished, Measured, Profiled, Timer
-from hemiola.core.job import Demand, Job
+from hemiola.core.job import Demand, batch_job
 from hemiola.cost.iteration import IterationModel
 from hemiola.live.driver_wrappers import JournalingDriver
 from hemiola.live.job_store import JobStore
@@ -124,7 +124,7 @@ def reported(job: str, iteration_s: float, compute_s: float, at_s: float = 10.0,
 
 
 def arrives(name: str, user: str = "ada") -> list[Event]:
-    job = Job(id=name, submit_s=0.0, gpus=8, duration_s=1000.0, hosts=2, user=user)
+    job = batch_job(id=name, submit_s=0.0, gpus=8, duration_s=1000.0, hosts=2, user=user)
     return [Arrived(BEGAN_S, job)]
 
 

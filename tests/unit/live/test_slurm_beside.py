@@ -12,7 +12,7 @@ from replays import cluster
 
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Held, Requeued, ResourcesOffered, ResourcesRequested
-from hemiola.core.job import Job
+from hemiola.core.job import Job, batch_job
 from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.live.engines.slurm.diff import LACKING_S
 from hemiola.live.engines.slurm.resources import claim_of
@@ -79,10 +79,10 @@ def started(one: Driven) -> dict[str, str]:
 COUNTED = SlurmRules(counts_memory=True)
 DEFAULTS = SlurmRules(cpus_per_gpu=4, memory_per_gpu_bytes=100 * MIB, counts_memory=True)
 JOB, GANG = (
-    Job(id="a", submit_s=0.0, gpus=2, duration_s=1.0, hosts=1),
-    Job(id="a", submit_s=0.0, gpus=4, duration_s=1.0, hosts=2),
+    batch_job(id="a", submit_s=0.0, gpus=2, duration_s=1.0, hosts=1),
+    batch_job(id="a", submit_s=0.0, gpus=4, duration_s=1.0, hosts=2),
 )
-ELASTIC = Job(id="a", submit_s=0.0, gpus=4, duration_s=1.0, hosts=2, gpus_max=8)
+ELASTIC = batch_job(id="a", submit_s=0.0, gpus=4, duration_s=1.0, hosts=2, gpus_max=8)
 
 
 @pytest.mark.parametrize(

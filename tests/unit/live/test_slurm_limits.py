@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.live.engines.slurm.diff import (
     AGAIN_MOST_S,
     ARRAY,
@@ -30,7 +30,7 @@ def array(*ran: bool, number: int = 7) -> list[SlurmTrackedJob]:
     (row,) = job_rows(LINE, (22, 5))
     return [
         SlurmTrackedJob(
-            Job(id=f"{number}-{i}", submit_s=0.0, gpus=1, duration_s=1.0),
+            batch_job(id=f"{number}-{i}", submit_s=0.0, gpus=1, duration_s=1.0),
             msgspec.structs.replace(row, id=f"{number}_{i}", array=str(number), reason=ARRAY),
             ran=runs,
             bound_s=0.0 if runs else None,

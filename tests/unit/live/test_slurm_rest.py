@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rest_server import EMPTY, NONE, ONE, SAMPLES, SECRET, FakeRest, answer, sample, sample_of, slurm_at
 
 from hemiola.core.errors import EngineError
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.live.engines.slurm import requests
 from hemiola.live.engines.slurm.client import Slurm
 from hemiola.live.engines.slurm.rest import client as rest
@@ -245,7 +245,7 @@ def test_orders_as_requests():
     first = requests_of(requests.go_first(["1", "2_3"]))
     assert [r.fields["priority"]["number"] for r in first] == [requests.TOP] * 2  # type: ignore[union-attr]
     assert [r.order for r in first] == [f"update jobid={one} Priority={requests.TOP}" for one in ("1", "2_3")]  # type: ignore[union-attr]
-    known = SlurmTrackedJob(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, begin_s=60.0)
+    known = SlurmTrackedJob(batch_job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, begin_s=60.0)
     later, free = (request for order in requests.park(known) for request in requests_of(order))
     assert isinstance(later, Update)
     assert later.fields == {

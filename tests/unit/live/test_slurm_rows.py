@@ -17,7 +17,7 @@ from hemiola.core.decisions import Move, Placement, Start
 from hemiola.core.errors import EngineError, InputError
 from hemiola.core.events import Arrived, Started
 from hemiola.core.hostlist import expand
-from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.job import Demand, Profile, batch_job
 from hemiola.live.engines.slurm.client import VERSION_S, Slurm
 from hemiola.live.engines.slurm.diff import SlurmDiff, outcome_of, why_held
 from hemiola.live.engines.slurm.job_spec import begin_of, hosts_of, is_slurms, job_of, shape, shrinks_live
@@ -438,7 +438,7 @@ def test_what_was_held_while_nobody_looked_has_not_waited(running: bool):
 
 def known(**other: object) -> SlurmTrackedJob:
     made = row(restarts=0, eligible_s=None, dependency="", reason="JobHeldUser", **other)
-    return SlurmTrackedJob(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), made)
+    return SlurmTrackedJob(batch_job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), made)
 
 
 def test_why_a_job_may_not_start():
@@ -462,7 +462,10 @@ def test_orders():
     assert bind(one, placement, topology).startswith(
         "update jobid=7 NumNodes=2-2 ReqNodeList=n[1,3] StartTime=now+1 "
     )
-    one.row, one.job = row(id="7", restarts=0), msgspec.structs.replace(one.job, hosts=2, gpus_max=16)
+    one.row, one.job = (
+        row(id="7", restarts=0),
+        batch_job(**msgspec.structs.asdict(one.job) | {"hosts": 2, "gpus_max": 16}),
+    )
     assert bind(one, placement, topology) == (
         "update jobid=7 NumNodes=2-2 ReqNodeList=n[1,3] AdminComment=hemiola:u:ranks=n[3,1]:nodes=2-4"
     )

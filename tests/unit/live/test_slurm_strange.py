@@ -16,7 +16,7 @@ from scripted import leading
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Arrived, Blocked, NodeLost
-from hemiola.core.job import Job
+from hemiola.core.job import Job, batch_job
 from hemiola.live.engines.slurm.client import shares_in
 from hemiola.live.engines.slurm.diff import SlurmDiff
 from hemiola.live.engines.slurm.job_spec import asks_otherwise
@@ -58,7 +58,7 @@ class Shows:
 def test_what_runs_on_a_node_that_has_left_goes_on(seen: list[SlurmNodeRow], lost: bool):
     topology = cluster([8, 8])
     machine = StateMachine(ClusterView(topology, estimates=None))  # type: ignore[arg-type]
-    one = SlurmTrackedJob(Job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, ran=True)
+    one = SlurmTrackedJob(batch_job(id="u", submit_s=0.0, gpus=8, duration_s=1.0), RUNS, ran=True)
     one.wanted, one.bound_s = Placement((1,), (0xFF,)), 0.0
     machine.apply(Arrived(0.0, one.job))
     assert not machine.execute(Start("u", one.wanted, ""))
@@ -221,7 +221,7 @@ def test_whoever_stops_says_so_and_who_has_lost_the_lease_does_not(tmp_path: Pat
 
 def test_what_of_a_job_that_waits_its_user_may_change_is_seen():
     before = msgspec.structs.replace(RUNS, state="PENDING", hosts=2, most_hosts=2)
-    job = Job(id="u", submit_s=0.0, gpus=16, duration_s=1.0)
+    job = batch_job(id="u", submit_s=0.0, gpus=16, duration_s=1.0)
 
     def otherwise(job: Job = job, old: SlurmJobRow = before, **other: object) -> bool:
         return asks_otherwise(old, msgspec.structs.replace(old, **other), job)
@@ -229,6 +229,6 @@ def test_what_of_a_job_that_waits_its_user_may_change_is_seen():
     assert not otherwise(reason="Priority", priority=7, eligible_s=7, bound_to="n1")
     for changes in ({"hosts": 4}, {"gpus_per_host": 4}, {"limit_s": 60.0}, {"requeues": False}):
         assert otherwise(**changes), changes
-    elastic = msgspec.structs.replace(job, hosts=2, gpus_max=32)
+    elastic = batch_job(**msgspec.structs.asdict(job) | {"hosts": 2, "gpus_max": 32})
     assert not otherwise(elastic, hosts=3, most_hosts=3, bound_to="n[1-3]"), "Hemiola has bound it"
     assert otherwise(elastic, limit_s=60.0, bound_to="n[1-3]")

@@ -19,7 +19,7 @@ from web_helpers import GPT, RESNET, topology
 
 from hemiola.core.decisions import Placement, Start, Stop, WakeAt
 from hemiola.core.events import Arrived, Blocked, Finished, Held, NodeLost
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Job, Profile, batch_job
 from hemiola.cost.iteration import IterationModel
 from hemiola.live.live_driver import Identity
 from hemiola.live.polling_driver import USUAL_S
@@ -38,7 +38,7 @@ def seen(
     gpus: int, *, note: str = "", place: Placement | None = None, profile: Profile | None = None, **more: Any
 ) -> JobSnapshot:
     return JobSnapshot(
-        job=Job(id="x", submit_s=0.0, gpus=gpus, duration_s=1.0, profile=profile, **more), engine_id="7", user="ada", name="", state="waiting",
+        job=batch_job(id="x", submit_s=0.0, gpus=gpus, duration_s=1.0, profile=profile, **more), engine_id="7", user="ada", name="", state="waiting",
         since_s=0.0, placement=place, served_s=0.0, queued_s=0.0, preemptions=0, binds_failed=0, note=note, submitted_s=0.0,
     )  # fmt: skip
 
@@ -184,7 +184,9 @@ def test_a_picture_counts_every_gpu_once_whatever_happens_and_does_not_change(
         now = float(number)
         if what == "arrive":
             machine.apply(
-                Arrived(now, Job(id=f"{number}", submit_s=now, gpus=gpus, duration_s=9.0, profile=RESNET))
+                Arrived(
+                    now, batch_job(id=f"{number}", submit_s=now, gpus=gpus, duration_s=9.0, profile=RESNET)
+                )
             )
         elif what == "start" and view.waiting:
             job = next(iter(view.waiting.values()))
@@ -217,14 +219,14 @@ def test_a_picture_counts_every_gpu_once_whatever_happens_and_does_not_change(
 
 
 def test_a_standby_shows_elastic_jobs_at_the_size_they_run_at():
-    job = Job(id="e", submit_s=0.0, gpus=4, duration_s=60.0, gpus_min=2, gpus_max=8)
+    job = batch_job(id="e", submit_s=0.0, gpus=4, duration_s=60.0, gpus_min=2, gpus_max=8)
     runs = record("e", job=job, status="running", placement=Placement((0, 1), (0b1111, 0b1111)))
     assert seen_in_journal(runs).job.gpus == 8
     assert seen_in_journal(msgspec.structs.replace(runs, status="waiting")).job.gpus == 4
 
 
 def test_what_nobody_declared_is_not_known():
-    silent = Job(id="e", submit_s=0.0, gpus=1, duration_s=USUAL_S)
+    silent = batch_job(id="e", submit_s=0.0, gpus=1, duration_s=USUAL_S)
     assert ended_job(None, ended("e", job=silent)).declared_s is None
     assert ended_job(None, ended("e")).declared_s == 50.0
 
@@ -272,7 +274,7 @@ def test_no_picture_is_taken_that_nobody_asked_for():
 
 def test_a_view_that_was_told_nothing_yet_is_no_picture():
     view, machine, snapshots = watched()
-    machine.apply(Arrived(0.0, Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)))
+    machine.apply(Arrived(0.0, batch_job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)))
     snapshots.look(0.0)
     snapshots.turned(view, Named(), 1)  # type: ignore[arg-type]
     again, _, _ = watched()
@@ -293,7 +295,7 @@ def test_a_driver_that_fails_under_the_camera_does_not_end_the_loop(caplog: pyte
             raise RuntimeError("gone")
 
     view, machine, snapshots = watched()
-    machine.apply(Arrived(0.0, Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)))
+    machine.apply(Arrived(0.0, batch_job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)))
     snapshots.look(0.0)
     snapshots.turned(view, Broken(), 1)  # type: ignore[arg-type]
     snapshots.decided(0.0, Start("a", Placement((0,), (1,)), "r"), "")

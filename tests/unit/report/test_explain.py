@@ -11,7 +11,7 @@ from report_build import cluster, comparison, simulate
 
 from hemiola.core.decisions import Move, Placement, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
-from hemiola.core.job import Job
+from hemiola.core.job import batch_job
 from hemiola.core.result import Comparison, GpuSeconds, JobRecord, LoggedDecision, Run
 from hemiola.core.timeline import Timeline
 from hemiola.report.story import WIDTH, explain
@@ -63,7 +63,7 @@ def staged(**given) -> Comparison:
         record("f", "waiting", submit_s=2400.0, why="the simulation was stopped"),
     )  # fmt: skip
     wanted = tuple(
-        Job(
+        batch_job(
             id=r.id,
             submit_s=r.submit_s,
             gpus=r.gpus,
@@ -138,8 +138,8 @@ def test_of_a_job_that_was_to_arrive_after_the_end_only_that_is_said(tmp_path):
 def test_whoever_is_stopped_for_a_job_held_its_gpus_when_that_arrived(tmp_path):
     """b goes on when it comes; c waits behind it, and begins in the instant in which d comes."""
     work = (
-        Job(id="a", submit_s=0.0, gpus=4, duration_s=9000.0), Job(id="b", submit_s=100.0, gpus=4, duration_s=100.0),
-        Job(id="c", submit_s=150.0, gpus=4, duration_s=110.0), Job(id="d", submit_s=200.0, gpus=4, duration_s=120.0),
+        batch_job(id="a", submit_s=0.0, gpus=4, duration_s=9000.0), batch_job(id="b", submit_s=100.0, gpus=4, duration_s=100.0),
+        batch_job(id="c", submit_s=150.0, gpus=4, duration_s=110.0), batch_job(id="d", submit_s=200.0, gpus=4, duration_s=120.0),
     )  # fmt: skip
     topology = cluster(1, 1)
     found = Comparison(topology, (simulate(topology, work, "srtf", 0),), "srtf", workloads={0: work})
@@ -152,7 +152,7 @@ def test_whoever_is_stopped_for_a_job_held_its_gpus_when_that_arrived(tmp_path):
 def test_a_job_that_is_moved_while_another_waits_has_not_started_again(tmp_path):
     """a starts once and moves twice; b, stopped on n1, is told who took what it had, not what it was refused."""
     work = [
-        Job(id=name, submit_s=0.0, gpus=gpus, duration_s=600.0)
+        batch_job(id=name, submit_s=0.0, gpus=gpus, duration_s=600.0)
         for name, gpus in zip("abc", (4, 4, 16), strict=True)
     ]
     lines = {
@@ -172,7 +172,7 @@ def test_a_timer_that_was_set_while_it_ran_is_no_reason_to_wait(tmp_path):
     """At 3250 s a's timer is due, the next is set, and b takes its GPU."""
     topology = cluster(1, 1, 1)
     work = tuple(
-        Job(id=name, submit_s=submit_s, gpus=1, duration_s=duration_s)
+        batch_job(id=name, submit_s=submit_s, gpus=1, duration_s=duration_s)
         for name, submit_s, duration_s in (("a", 0.0, 10000.0), ("b", 100.0, 2000.0))
     )
     run = replay(work, topology, "tiresias:promote=0")

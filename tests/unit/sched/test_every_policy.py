@@ -13,7 +13,7 @@ from replays import FREE, check_run, cluster, job, profile, replay, times
 
 from hemiola.core.decisions import Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Demand, Job, Profile
+from hemiola.core.job import Demand, Job, Profile, batch_job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology
 from hemiola.sched.placement import RULES
@@ -62,7 +62,7 @@ def sized(draw: Any, rigid: Job) -> Job:
         return rigid
     least = each * draw(st.integers(1, rigid.gpus // each))
     most = rigid.gpus + each * draw(st.sampled_from([0, 1, 4]))
-    return msgspec.structs.replace(rigid, gpus_min=least, gpus_max=most)
+    return batch_job(**msgspec.structs.asdict(rigid) | {"gpus_min": least, "gpus_max": most})
 
 
 @st.composite

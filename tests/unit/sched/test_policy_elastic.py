@@ -15,7 +15,7 @@ from hemiola.core.job import Job
 from hemiola.core.result import Run
 from hemiola.kernels.generate import generate
 from hemiola.sched.job_state import WAITING
-from hemiola.sched.policies.elastic import Elastic
+from hemiola.sched.policies.elastic import ElasticSharing
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs
 from hemiola.trace.topologies.read import read_topology
@@ -144,7 +144,7 @@ def test_what_would_be_withheld_is_neither_kept_nor_given_up() -> None:
     machine.apply(Blocked(1.0, 0, 4), Blocked(1.0, 1, 4))
     assert "occupied" in machine.execute(Resize("e", at((0, 0b11)), ""))
     machine.apply(Arrived(2.0, job("w", 2.0, 1, 50)))
-    assert list(Elastic().decide(machine.view)) == []
+    assert list(ElasticSharing().decide(machine.view)) == []
 
 
 def test_the_books_are_as_before_if_a_resize_is_not_carried_out() -> None:
@@ -420,9 +420,9 @@ def test_growing_is_weighed_in_the_work_of_the_cluster_that_run_times_are_from()
 def test_a_job_that_the_engine_started_is_looked_at_again() -> None:
     machine = machine_of(elastic("e", 0, 2, 1e6, 1, 8))
     machine.apply(Held(0.0, "e", "by its user"))
-    assert list(Elastic().decide(machine.view)) == []
+    assert list(ElasticSharing().decide(machine.view)) == []
     machine.apply(Blocked(10.0, 0, 4), Blocked(10.0, 1, 2), Started(10.0, "e", at((1, 0b11))))
-    (wake,) = Elastic().decide(machine.view)
+    (wake,) = ElasticSharing().decide(machine.view)
     assert isinstance(wake, WakeAt) and (wake.job_id, wake.time_s) == ("e", 310.0)
 
 
@@ -434,7 +434,7 @@ def test_jobs_that_are_not_elastic_are_served_in_order_with_backfilling() -> Non
 
 def test_parameters_that_cannot_be() -> None:
     with pytest.raises(PolicyError, match="settle_s is -1"):
-        Elastic(settle_s=-1)
+        ElasticSharing(settle_s=-1)
 
 
 def test_it_beats_rigid_jobs_under_load() -> None:
@@ -455,13 +455,13 @@ def test_it_beats_rigid_jobs_under_load() -> None:
 def test_whoever_cannot_gain_takes_no_part_in_dealing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restarts take longer than what is left of the jobs: each would be looked at for each GPU that is free."""
     asked: list[str] = []
-    larger = Elastic._larger
+    larger = ElasticSharing._larger
 
-    def counted(self: Elastic, view: ClusterView, job: Any, most: int) -> Placement | None:
+    def counted(self: ElasticSharing, view: ClusterView, job: Any, most: int) -> Placement | None:
         asked.append(job.id)
         return larger(self, view, job, most)
 
-    monkeypatch.setattr(Elastic, "_larger", counted)
+    monkeypatch.setattr(ElasticSharing, "_larger", counted)
     jobs = [elastic(f"j{k}", 0, 2, 100, 2, 4) for k in range(3)] + [job("x", 0, 2, 10)]
     for restart_s, some in ((1e6, False), (0.0, True)):
         replay(jobs, TWO, "elastic:settle_s=0", costs=Costs(checkpoint_s=0.0, restore_s=restart_s))

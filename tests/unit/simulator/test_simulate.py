@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from replays import check_run, cluster, job, profile, replay, times
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import HemiolaError, InputError, PolicyError, TopologyError
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Job, Workload
+from hemiola.core.job import Batch, Elastic, Job, Objective, Service, Workload
 from hemiola.core.topology import Hosts, Topology
 from hemiola.cost.contention import Isolated
 from hemiola.sched.placement import Random
@@ -293,3 +293,22 @@ class Stubborn(Policy):
 
     def decide(self, view: ClusterView) -> Iterator[Decision]:
         raise AssertionError("something runs")
+
+
+class Serving(Policy):
+    """Knows services, too."""
+
+    name = "serving"
+    job_kinds = frozenset({Batch, Elastic, Service})
+
+    def decide(self, view: ClusterView) -> Iterable[Decision]:
+        return ()
+
+
+def test_services_are_refused_by_who_would_leave_them_out() -> None:
+    chat = Service(id="chat", submit_s=0.0, gpus=1, objective=Objective(0.5))
+    workload = Workload(jobs=(job("a", 0.0, 1, 1.0),), services=(chat,))
+    with pytest.raises(PolicyError, match=r"'fifo' knows no services.*'chat'"):
+        simulate(workload, cluster([4]), ["fifo"])
+    with pytest.raises(InputError, match=r"runs no services.*'chat'"):
+        simulate(workload, cluster([4]), [Serving()])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replays import FREE, Script, at, check_run, cluster, job, profile, replay, start, times
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Move, Pace, Placement, Reallocate, Resize, Start, Stop, WakeAt
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Demand, Job, Profile
@@ -463,10 +463,15 @@ class Chaos(Policy):
     def _anything(self, view: ClusterView) -> Decision:
         chance = self.chance
         name = chance.choice([*view.jobs, "nobody"])
-        kinds = (Start, Stop, Stop, Move, Move, Move, Pace, Resize, WakeAt)
+        kinds = (Start, Stop, Stop, Move, Move, Move, Pace, Resize, WakeAt, Reallocate)
         kind = chance.choice(kinds)
         if kind is Stop:
             return Stop(name, "chaos")
+        if kind is Reallocate:
+            ids = chance.sample([*view.jobs], min(len(view.jobs), 2))
+            kind = chance.choice((Start, Move, Resize))
+            changes = [Stop(ids[0], "chaos"), *(kind(i, self._anywhere(view, i), "chaos") for i in ids[1:])]
+            return Reallocate(tuple(changes), "chaos")
         if kind is Pace:
             return Pace(name, chance.choice([0.5, 1.0, 3.0, 0.0, math.nan]), "chaos")
         if kind is WakeAt:

@@ -9,7 +9,7 @@ import pytest
 import workload_samples as samples
 
 from hemiola.core.errors import FormatError
-from hemiola.core.job import Job, Workload
+from hemiola.core.job import Batch, Elastic, Workload, batch_job
 from hemiola.trace.workloads import FORMATS, read_workload
 from hemiola.trace.workloads.source import Source
 
@@ -82,11 +82,11 @@ def test_philly_slice(tmp_path: Path) -> None:
 def test_philly_log(tmp_path: Path) -> None:
     workload = read(tmp_path, samples.PHILLY_JSON)
     assert workload.jobs == (
-        Job(
+        batch_job(
             id="application_2", submit_s=0.0, gpus=1, duration_s=0.0, user="ce2f4c", queue="ee9e8c",
             recorded_start_s=60.0, recorded_state="Killed", recorded_hosts=("m1",),
         ),
-        Job(
+        batch_job(
             id="application_1", submit_s=39.0, gpus=3, duration_s=3674.0, user="ce2f4c", queue="ee9e8c",
             recorded_start_s=69.0, recorded_state="Pass", recorded_hosts=("m47", "m48"),
         ),
@@ -220,11 +220,11 @@ def test_tiresias_counts_seconds_and_keeps_empty_jobs(tmp_path: Path) -> None:
 def test_swf_reads_processors_as_gpus(tmp_path: Path) -> None:
     workload = read(tmp_path, samples.SWF)
     assert workload.jobs == (
-        Job(
+        batch_job(
             id="1", submit_s=0.0, gpus=8, duration_s=3600.0, user="3", queue="2", estimate_s=7200.0,
             recorded_start_s=10.0, recorded_state="COMPLETED",
         ),
-        Job(id="2", submit_s=5.0, gpus=4, duration_s=60.0, user="4", recorded_state="FAILED"),
+        batch_job(id="2", submit_s=5.0, gpus=4, duration_s=60.0, user="4", recorded_state="FAILED"),
     )  # fmt: skip
     assert workload.skipped == {
         "never started or run time unknown": 1,
@@ -244,7 +244,7 @@ def test_native_keeps_its_own_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [samples.NATIVE_CSV, samples.NATIVE_JSON])
 def test_native_says_on_how_many_hosts_and_at_which_sizes_a_job_runs(text: str, tmp_path: Path) -> None:
     plain, elastic = read(tmp_path, text).jobs
-    assert (plain.hosts, plain.gpus_min, plain.gpus_max) == (0, 0, 0)
+    assert (plain.hosts, type(plain), type(elastic)) == (0, Batch, Elastic)
     assert (elastic.hosts, list(elastic.sizes)) == (2, [4, 8, 12, 16])
 
 

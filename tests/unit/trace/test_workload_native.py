@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from workload_samples import PHILLY_JSON
 
 from hemiola.core.errors import FormatError, InputError, RowError
-from hemiola.core.job import Demand, Job, Profile, Workload
+from hemiola.core.job import (
+    Batch,
+    Configuration,
+    Demand,
+    Objective,
+    Profile,
+    RequestRate,
+    Service,
+    Workload,
+    batch_job,
+)
 from hemiola.trace.workloads import read_workload, write_workload
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -40,9 +50,9 @@ def shapes(draw: st.DrawFn) -> dict[str, int]:
     }
 
 
-def jobs(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Job]:
+def jobs(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Batch]:
     whole = st.builds(
-        Job,
+        Batch,
         id=TEXT.filter(bool),
         submit_s=TIME,
         gpus=st.just(1),
@@ -60,7 +70,7 @@ def jobs(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Job]:
         recorded_state=TEXT,
         recorded_hosts=st.lists(HOST, max_size=3).map(tuple),
     )
-    return st.builds(lambda job, shape: msgspec.structs.replace(job, **shape), whole, shapes())
+    return st.builds(lambda job, shape: batch_job(**msgspec.structs.asdict(job) | shape), whole, shapes())
 
 
 def workloads(profile: st.SearchStrategy[Profile | None]) -> st.SearchStrategy[Workload]:
@@ -88,7 +98,7 @@ def test_json_gives_back_the_jobs(
     assert read_workload(path).jobs == workload.jobs
 
 
-JOB = Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)
+JOB = batch_job(id="a", submit_s=0.0, gpus=1, duration_s=1.0)
 
 
 def test_columns_that_no_job_fills_are_left_out(tmp_path: Path) -> None:
@@ -97,7 +107,7 @@ def test_columns_that_no_job_fills_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_job_that_leaves_a_column_open_has_an_empty_cell(tmp_path: Path) -> None:
-    elastic = Job(id="b", submit_s=0.0, gpus=8, duration_s=1.0, hosts=2, gpus_max=16)
+    elastic = batch_job(id="b", submit_s=0.0, gpus=8, duration_s=1.0, hosts=2, gpus_max=16)
     write_workload(Workload(jobs=(JOB, elastic)), tmp_path / "w.csv")
     assert (tmp_path / "w.csv").read_text().splitlines() == [
         "id,submit_s,gpus,duration_s,hosts,gpus_max", "a,0.0,1,1.0,,", "b,0.0,8,1.0,2,16",
@@ -129,13 +139,13 @@ def test_json_keeps_the_notes(tmp_path: Path) -> None:
 
 def test_what_a_table_cannot_hold_is_refused(tmp_path: Path) -> None:
     profile = Profile(name="p", demands=(Demand(1, 0.1, 0.0),))
-    with_profile = Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0, profile=profile)
-    with_hosts = Job(id="a", submit_s=0.0, gpus=1, duration_s=1.0, recorded_hosts=("n;1",))
+    with_profile = batch_job(id="a", submit_s=0.0, gpus=1, duration_s=1.0, profile=profile)
+    with_hosts = batch_job(id="a", submit_s=0.0, gpus=1, duration_s=1.0, recorded_hosts=("n;1",))
     for job in (with_profile, with_hosts):
         with pytest.raises(InputError) as caught:
             write_workload(Workload(jobs=(job,)), tmp_path / "w.csv")
         assert caught.value.remedy == "write JSON instead"
-    endless = Job(id="a", submit_s=0.0, gpus=1, duration_s=float("inf"))
+    endless = batch_job(id="a", submit_s=0.0, gpus=1, duration_s=float("inf"))
     with pytest.raises(InputError, match="not finite"):
         write_workload(Workload(jobs=(endless,)), tmp_path / "w.json")
 
@@ -157,3 +167,68 @@ def test_a_log_in_which_a_job_starts_before_it_is_submitted(tmp_path: Path) -> N
     assert "jobs that start before they are submitted keep no recorded start" in workload.notes
     write_workload(workload, tmp_path / "w.json")
     assert read_workload(tmp_path / "w.json").jobs == workload.jobs
+
+
+SERVICE = Service(
+    id="chat", submit_s=5.0, gpus=2, objective=Objective(0.5, 0.99), replicas_min=1, replicas_max=4, cold_start_s=30.0,
+    arrivals=(RequestRate(0.0, 10.0), RequestRate(3600.0, 2.5)), queue="inference", required="rack",
+)  # fmt: skip
+SPLITS = (Configuration(2, 32), Configuration(4, 16, 2))
+
+
+def test_every_kind_of_job_is_read_back(tmp_path: Path) -> None:
+    jobs = (
+        batch_job(id="a", submit_s=0.0, gpus=2, duration_s=60.0),
+        batch_job(id="b", submit_s=1.0, gpus=2, duration_s=60.0, gpus_max=4, configurations=SPLITS),
+    )
+    written = Workload(jobs=jobs, services=(SERVICE,))
+    write_workload(written, tmp_path / "w.json")
+    read = read_workload(tmp_path / "w.json")
+    assert (read.jobs, read.services) == (written.jobs, written.services)
+    assert [type(job).__name__ for job in (*read.jobs, *read.services)] == ["Batch", "Elastic", "Service"]
+
+
+def test_services_alone_are_a_workload(tmp_path: Path) -> None:
+    write_workload(Workload(jobs=(), services=(SERVICE,)), tmp_path / "w.json")
+    assert read_workload(tmp_path / "w.json").services == (SERVICE,)
+
+
+@pytest.mark.parametrize(
+    ("workload", "what"),
+    [
+        (Workload(jobs=(), services=(SERVICE,)), "'chat' has requests"),
+        (
+            Workload(
+                jobs=(
+                    batch_job(
+                        id="b", submit_s=1.0, gpus=2, duration_s=60.0, gpus_max=4, configurations=SPLITS
+                    ),
+                )
+            ),
+            "'b' has configurations",
+        ),
+    ],
+)
+def test_a_table_says_what_it_cannot_hold(workload: Workload, what: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{what}.*table has no column"):
+        write_workload(workload, tmp_path / "w.csv")
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ('"jobs":[{"id":"a","submit_s":0,"gpus":2,"duration_s":1,"configurations":[{"gpus":2,"per_gpu_batch":0}]}]', "configurations"),
+        ('"jobs":[{"id":"a","submit_s":0,"gpus":2,"duration_s":1,"gpus_max":4,"configurations":[{"gpus":8,"per_gpu_batch":1}]}]', "configurations"),
+        ('"services":[{"id":"a","submit_s":0,"gpus":2,"objective":{"latency_s":0}}]', "latency must be above 0"),
+        ('"services":[{"id":"a","submit_s":0,"gpus":0,"objective":{"latency_s":1}}]', "gpus"),
+        ('"services":[{"id":"a","submit_s":0,"gpus":2,"objective":{"latency_s":1},"replicas_min":3}]', "3 to 1 replicas"),
+        ('"services":[{"id":"a","submit_s":0,"gpus":2}]', "objective"),
+        ('"jobs":[{"id":"a","submit_s":0,"gpus":2,"duration_s":1}],"services":[{"id":"a","submit_s":0,"gpus":2,"objective":{"latency_s":1}}]', "second job"),
+    ],
+)  # fmt: skip
+def test_a_kind_of_job_that_cannot_be_is_refused_with_its_line(entry: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.json"
+    path.write_text(f'{{"schema": "hemiola.workload/1",\n{entry}}}')
+    with pytest.raises(RowError) as caught:
+        read_workload(path)
+    assert why in str(caught.value) and ":2" in str(caught.value)

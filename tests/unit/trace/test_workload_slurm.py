@@ -8,7 +8,7 @@ import pytest
 import workload_samples as samples
 
 from hemiola.core.errors import FormatError, RowError
-from hemiola.core.job import Job, Workload
+from hemiola.core.job import Workload, batch_job
 from hemiola.trace.workloads import read_workload
 from hemiola.trace.workloads.clock import limit_seconds
 
@@ -25,11 +25,11 @@ def read(folder: Path, text: str, **options: object) -> Workload:
 def test_a_dump(tmp_path: Path) -> None:
     workload = read(tmp_path, samples.SLURM)
     assert workload.jobs == (
-        Job(
+        batch_job(
             id="103_4", submit_s=0.0, gpus=4, duration_s=40.0, user="bob", queue="gpu", estimate_s=5400.0,
             recorded_start_s=5.0, recorded_state="CANCELLED", recorded_hosts=("n1",),
         ),
-        Job(
+        batch_job(
             id="100", submit_s=10.0, gpus=16, duration_s=3600.0, model="gpt2", user="ann", queue="gpu",
             estimate_s=86400.0, recorded_start_s=60.0, recorded_state="COMPLETED",
             recorded_hosts=("n07", "n08"),

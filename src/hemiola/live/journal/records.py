@@ -10,10 +10,10 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from hemiola.core.decisions import EVERY_KIND, Decision, Placement
+from hemiola.core.decisions import EVERY_ABILITY, EVERY_KIND, Decision, Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event
-from hemiola.core.job import Job
+from hemiola.core.job import Batch, Elastic
 from hemiola.live.journal.database import JournalError
 from hemiola.simulator.cluster import Costs
 
@@ -73,7 +73,7 @@ class JournaledJob(msgspec.Struct, frozen=True, kw_only=True):
     engine_submit_s: float
     user: str
     name: str = ""
-    job: Job
+    job: Batch | Elastic
     status: Status
     placement: Placement | None = None
     since_s: float
@@ -143,10 +143,10 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     supports: tuple[str, ...] | None = None
 
     @property
-    def supported(self) -> frozenset[type[Decision]]:
+    def supported(self) -> frozenset[type]:
         """The kinds of decision that it could carry out, as far as this Hemiola knows them."""
         names = self.supports
-        return EVERY_KIND if names is None else frozenset(k for k in EVERY_KIND if k.__name__ in names)
+        return EVERY_KIND if names is None else frozenset(k for k in EVERY_ABILITY if k.__name__ in names)
 
 
 class RunRecord(msgspec.Struct, frozen=True):
@@ -188,6 +188,17 @@ class Leader(NamedTuple):
 
 Value = TypeVar("Value")
 _encode = msgspec.json.Encoder().encode
+
+
+def _as_now(value: Any) -> Any:
+    """What an earlier Hemiola wrote, as it would be written now: its jobs did not say of which kind they are."""
+    if isinstance(value, list):
+        return [_as_now(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "duration_s" in value and "kind" not in value:
+        value["kind"] = "elastic" if value.get("gpus_min") or value.get("gpus_max") else "batch"
+    return {name: _as_now(each) for name, each in value.items()}
 
 
 class Codec(Generic[Value]):
@@ -234,7 +245,7 @@ class Codec(Generic[Value]):
         except msgspec.MsgspecError as error:
             problem: Exception = error
         try:
-            return msgspec.convert(json.loads(text), self._kind)  # type: ignore[no-any-return]
+            return msgspec.convert(_as_now(json.loads(text)), self._kind)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
             problem = error
         except ValueError:

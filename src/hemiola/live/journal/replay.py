@@ -9,7 +9,7 @@ import msgspec
 
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import InputError
-from hemiola.core.job import Job, Workload
+from hemiola.core.job import Batch, Workload
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.live.journal.journal import Journal
@@ -166,7 +166,7 @@ def _left_out(record: JournaledJob) -> str:
     return "never started" if record.first_started_s is None else ""
 
 
-def _job(record: JournaledJob, origin_s: float) -> Job:
+def _job(record: JournaledJob, origin_s: float) -> Batch:
     assert record.first_started_s is not None
     return msgspec.structs.replace(
         record.job,

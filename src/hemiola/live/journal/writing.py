@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from hemiola.core.decisions import Decision, asks_engine
+from hemiola.core.decisions import Decision, asks_engine, parts
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event
 from hemiola.live.journal.database import Database, Deposed
@@ -158,7 +158,13 @@ def add_decisions(
         found = connection.execute(_at(select(INSTANTS.c.decisions), run, instant)).scalar_one_or_none()
         _check_same(found, text, run, instant)
     _upsert_jobs(connection, jobs)
-    wanted = [d for d, refused in decisions if not refused and asks_engine(d)] if intents else []
+    wanted = [
+        part
+        for whole, refused in decisions
+        if intents and not refused
+        for part in parts(whole)
+        if asks_engine(part)
+    ]
     if not wanted:
         return []
     rows = [

@@ -13,7 +13,23 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, asks_engine
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+    asks_engine,
+    parts,
+)  # fmt: skip
 from hemiola.core.events import (
     Adopted,
     Arrived,
@@ -22,11 +38,15 @@ from hemiola.core.events import (
     Failed,
     Finished,
     Held,
+    LinkFeedback,
+    Load,
     Measured,
     NodeBack,
     NodeLost,
     Profiled,
     Released,
+    ReplicaLost,
+    ReplicaReady,
     Requeued,
     ResourcesOffered,
     ResourcesRequested,
@@ -34,7 +54,7 @@ from hemiola.core.events import (
     Undone,
 )
 from hemiola.core.events import Timer as TimerEvent
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.topology import Topology
 from hemiola.live.engines.registry import engine_of_run
 from hemiola.live.job_store import NEVER
@@ -180,7 +200,8 @@ def _event(run: RunSoFar, event: Event) -> None:
             if event.placement is not None:
                 run.placed[event.job.id] = event.placement, None
         case (
-            Arrived() | Finished() | Failed() | Measured() | TimerEvent() | ResourcesOffered() | ResourcesRequested() | Profiled()
+            Arrived() | Finished() | Failed() | Measured() | TimerEvent() | ResourcesOffered() | ResourcesRequested()
+            | Profiled() | ReplicaReady() | ReplicaLost() | Load() | LinkFeedback()
         ):  # fmt: skip
             pass
         case _:
@@ -196,6 +217,10 @@ def _undone(run: RunSoFar, event: Undone) -> None:
 
 
 def _decision(run: RunSoFar, decision: Decision, refused: str) -> None:
+    if isinstance(decision, Reallocate):
+        for change in parts(decision):
+            _decision(run, change, refused)
+        return
     if asks_engine(decision):
         run.recent.append(Made(run.seen_s, decision, refused))
     if refused:
@@ -212,7 +237,7 @@ def _decision(run: RunSoFar, decision: Decision, refused: str) -> None:
             run.timers.pop(job, None)
             run.placed[job] = decision.placement, decision.reason
             run.put_back.pop(job, None)
-        case Pace():
+        case Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate():
             pass
         case _:
             assert_never(decision)
@@ -430,7 +455,7 @@ def host_names(placement: Placement | None, topology: Topology | None) -> tuple[
     )
 
 
-def estimate_from(job: Job, *, has_limits: bool = True) -> Literal["user", "limit", "default"]:
+def estimate_from(job: Batch, *, has_limits: bool = True) -> Literal["user", "limit", "default"]:
     """Whose word a job's run time is.
 
     Args:

@@ -12,7 +12,23 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt, placement_of
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+    parts,
+    placement_of,
+)  # fmt: skip
 from hemiola.core.errors import HemiolaError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost
 from hemiola.core.events import Timer as TimerEvent
@@ -276,25 +292,30 @@ class _Onward(SimulatedDriver):
 
     def execute(self, decision: Decision) -> None:
         """Carry it out; the start that was waited for ends it all."""
-        if isinstance(decision, Start) and decision.job_id == self._wanted:
-            self._start = self.view.now, decision.placement, decision.reason
-            self.stop = True
-            return
+        for part in parts(decision):
+            if isinstance(part, Start) and part.job_id == self._wanted:
+                self._start = self.view.now, part.placement, part.reason
+                self.stop = True
+                return
         if not self.stop:
-            match decision:
-                case Start():
-                    self._first[decision.job_id] = None
-                case Stop():
-                    self._changes_place(decision, "is pre-empted")
-                case Move():
-                    self._changes_place(decision, "moves")
-                case Resize():
-                    self._changes_place(decision, "is resized")
-                case Pace() | WakeAt():
-                    pass
-                case _:
-                    assert_never(decision)
+            for part in parts(decision):
+                self._note_change(part)
             super().execute(decision)
+
+    def _note_change(self, decision: Decision) -> None:
+        match decision:
+            case Start():
+                self._first[decision.job_id] = None
+            case Stop():
+                self._changes_place(decision, "is pre-empted")
+            case Move():
+                self._changes_place(decision, "moves")
+            case Resize():
+                self._changes_place(decision, "is resized")
+            case Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate() | WakeAt():
+                pass
+            case _:
+                assert_never(decision)
 
     def _changes_place(self, decision: Decision, how: How) -> None:
         change = self.view.now, how, placement_of(decision)

@@ -7,7 +7,22 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+    parts,
+)  # fmt: skip
 from hemiola.core.events import (
     Adopted,
     Arrived,
@@ -16,11 +31,15 @@ from hemiola.core.events import (
     Failed,
     Finished,
     Held,
+    LinkFeedback,
+    Load,
     Measured,
     NodeBack,
     NodeLost,
     Profiled,
     Released,
+    ReplicaLost,
+    ReplicaReady,
     Requeued,
     ResourcesOffered,
     ResourcesRequested,
@@ -30,6 +49,7 @@ from hemiola.core.events import (
     job_of,
 )
 from hemiola.core.hostlist import compress
+from hemiola.core.job import Elastic
 from hemiola.core.topology import Topology
 from hemiola.live.journal import Instant, Journal, JournaledJob, RunRecord
 from hemiola.live.live_driver import is_same_place, renumbered
@@ -120,7 +140,7 @@ class _Chapter:
             if text := self._event(event):
                 yield Moment(event.time_s, self._names.told(text))
         now_s = instant.events[0].time_s
-        made = instant.decisions or ()
+        made = tuple((part, why) for whole, why in instant.decisions or () for part in parts(whole))
         where = self.where
         for decision, refused in made:
             if decision.job_id == self._record.uuid:
@@ -143,7 +163,7 @@ class _Chapter:
             job = event.job
             on = f" on {job.hosts} host{'s' * (job.hosts != 1)}" if job.hosts else ""
             limits = f", within one {job.required}" if job.required else ""
-            sizes = f", could run on {job.sizes[0]} to {job.sizes[-1]}" if job.is_elastic else ""
+            sizes = f", could run on {job.sizes[0]} to {job.sizes[-1]}" if isinstance(job, Elastic) else ""
             return f"submitted: wants {job.gpus} GPU{'s' * (job.gpus != 1)}{on}{sizes}{limits}"
         before, self.where = self.where, event.placement
         if event.placement is None:
@@ -175,6 +195,7 @@ class _Chapter:
                 return "finished"
             case (
                 Timer() | Profiled() | Undone() | NodeLost() | NodeBack() | Blocked() | ResourcesOffered() | ResourcesRequested()
+                | ReplicaReady() | ReplicaLost() | Load() | LinkFeedback()
             ):  # fmt: skip
                 return ""
             case _:
@@ -209,6 +230,10 @@ class _Chapter:
             case WakeAt():
                 if self.where is None:
                     yield f"kept waiting, to be looked at again: {decision.reason}"
+            case Align():
+                yield f"sends {decision.offset_s:g} s later on link {decision.link}: {decision.reason}"
+            case Scale() | Lend() | Reclaim() | Reallocate():
+                pass  # about no job of this kind, or taken apart before
             case Pace():
                 yield f"got weight {decision.weight:g} on the links it shares: {decision.reason}"
             case _:

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from hemiola.analysis.cluster_metrics import summary
-from hemiola.core.decisions import EVERY_KIND, Decision
+from hemiola.core.decisions import JOB_KINDS
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.job import Workload
 from hemiola.core.topology import Topology
@@ -166,10 +166,10 @@ def compare(
                 gpu_utilization=its.gpu_utilization, preemptions=its.preemptions,
             )
         )  # fmt: skip
-    return tuple(figures), (*NOTES, *_refused(EVERY_KIND - supported), *load.notes, *comparison.notes)
+    return tuple(figures), (*NOTES, *_refused(JOB_KINDS - supported), *load.notes, *comparison.notes)
 
 
-def _refused(kinds: Set[type[Decision]]) -> list[str]:
+def _refused(kinds: Set[type]) -> list[str]:
     """What policies do without, in words."""
     names = ", ".join(sorted(kind.__name__.lower() for kind in kinds))
     return (

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hemiola.core.decisions import Decision, Placement, Start, asks_engine
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import MaxMin
 from hemiola.cost.iteration import IterationModel
@@ -69,7 +69,7 @@ class DecisionNote(msgspec.Struct, frozen=True):
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A job in a picture, wherever the picture comes from."""
 
-    job: Job
+    job: Batch
     engine_id: str
     user: str
     name: str
@@ -118,7 +118,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     last: dict[str, DecisionNote]
     decided: int
     counters: dict[str, HostReport] = {}
-    impossible: tuple[tuple[Job, Identity | None], ...] = ()
+    impossible: tuple[tuple[Batch, Identity | None], ...] = ()
     leads: bool = True
     shortages: dict[str, str] = {}
 
@@ -155,7 +155,7 @@ def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> JobS
     )  # fmt: skip
 
 
-def seen_impossible(job: Job, who: Identity | None) -> JobSnapshot:
+def seen_impossible(job: Batch, who: Identity | None) -> JobSnapshot:
     """A job that could never run here, as the journal has it, too."""
     return JobSnapshot(
         job=job, engine_id=who.engine_id if who else "", user=who.user if who else job.user,

@@ -13,7 +13,7 @@ from hemiola.core.errors import PolicyError
 from hemiola.sched.placement import Rule, rule_by_name
 from hemiola.sched.policies.crux import Crux
 from hemiola.sched.policies.dally import Dally
-from hemiola.sched.policies.elastic import Elastic
+from hemiola.sched.policies.elastic import ElasticSharing
 from hemiola.sched.policies.fifo import Fifo, FifoBackfill
 from hemiola.sched.policies.gandiva import Gandiva
 from hemiola.sched.policies.gittins import Gittins
@@ -30,7 +30,7 @@ Its = TypeVar("Its", Policy, Rule)
 POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
     for policy in (
-        Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Gittins, Gandiva, Themis, Lwf, Crux, Elastic, Dally,
+        Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Gittins, Gandiva, Themis, Lwf, Crux, ElasticSharing, Dally,
     )
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Elastic"]
+__all__ = ["ElasticSharing"]
 
 REVIEW_S, REVIEW_SHARE = 300.0, 0.25
 """A job that could grow is looked at again so much later, by its age: what it is expected to do yet grows with that."""
@@ -51,7 +51,7 @@ ORDER = ByArrivalAndSizes()
 
 
 @dataclass(frozen=True)
-class Elastic(Policy):
+class ElasticSharing(Policy):
     """Order of arrival; elastic jobs take the sizes between.
 
     Args:

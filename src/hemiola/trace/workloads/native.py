@@ -1,17 +1,19 @@
 """Hemiola's own JSON: {"schema": "hemiola.workload/1", "name": ..., "notes": [...], "jobs": [...]}.
 
-A job has the fields of `core.job.Job`, profile included; fields at their default may be missing.
+A job has the fields of `core.job.Elastic`, profile included, and one of "services" those of `core.job.Service`; fields at
+their default may be missing.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from hemiola.core.errors import FormatError, InputError, RowError
-from hemiola.core.job import Job, Profile, Workload
+from hemiola.core.job import Batch, Configuration, Elastic, Objective, Profile, RequestRate, Service, Workload
 from hemiola.trace.atomic import replacing
 from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS, Cells, read_rows, table
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
@@ -26,7 +28,8 @@ _COUNTS = (("gpus", "GPUs", 1), ("hosts", "hosts", 0), ("gpus_min", "GPUs", 0), 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     schema: str
-    jobs: list[msgspec.Raw]
+    jobs: list[msgspec.Raw] = []
+    services: list[msgspec.Raw] = []
     name: str = ""
     notes: list[str] = []
 
@@ -47,10 +50,31 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defa
     pinned: bool = False
     gpus_min: int = 0
     gpus_max: int = 0
+    configurations: tuple[Configuration, ...] = ()
     estimate_s: float | None = None
     recorded_start_s: float | None = None
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
+    facts: dict[str, float] = {}
+
+
+class _ServiceEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    id: str
+    submit_s: float
+    gpus: int
+    objective: Objective
+    arrivals: tuple[RequestRate, ...] = ()
+    replicas_min: int = 0
+    replicas_max: int = 1
+    cold_start_s: float = 0.0
+    model: str = ""
+    user: str = ""
+    queue: str = ""
+    gpu_type: str = ""
+    required: str = ""
+    preferred: str = ""
+    hosts: int = 0
+    pinned: bool = False
     facts: dict[str, float] = {}
 
 
@@ -70,20 +94,26 @@ def _read(source: Source, ledger: ReadLedger) -> None:
             ledger.reject(error)
         else:
             ledger.add(JobDraft(**msgspec.structs.asdict(entry)), line, "id")
+    for line, service in decode_entries(ledger, numbered(source.text, found.services), _ServiceEntry):
+        error = _flaw(source.path, line, service)
+        if error is not None:
+            ledger.reject(error)
+        else:
+            ledger.add_service(Service(**msgspec.structs.asdict(service)), line, "id")
     for note in found.notes:
         ledger.note(note)
 
 
-def _flaw(path: str, line: int, entry: _Entry) -> RowError | None:
+def _flaw(path: str, line: int, entry: _Entry | _ServiceEntry) -> RowError | None:
     """What is wrong with an entry of the right shape, if anything."""
     for field, of, least in _COUNTS:
-        count = getattr(entry, field)
+        count = getattr(entry, field, least)
         if not least <= count <= MAX_GPUS:
             return RowError(
                 path, line, field, count, f"is not a number of {of}", f"give {least} to {MAX_GPUS}"
             )
     for field in ("submit_s", "duration_s", "estimate_s", "recorded_start_s"):
-        value = getattr(entry, field)
+        value = getattr(entry, field, None)
         if value is not None and not 0 <= value <= MAX_SECONDS:
             return RowError(
                 path, line, field, value, "is no time", "give seconds, 0 or more, less than 300 years"
@@ -95,13 +125,26 @@ def to_json(workload: Workload) -> str:
     """The workload as native JSON, one job per line. Raises InputError for a number JSON has not."""
     head = msgspec.json.encode({"schema": SCHEMA, "name": workload.name, "notes": workload.notes}).decode()
     lines = ",\n".join(_line(job) for job in workload.jobs)
-    return f'{head[:-1]},"jobs":[\n{lines}\n]}}\n'
+    services = ",\n".join(_service_line(service) for service in workload.services)
+    tail = f',"services":[\n{services}\n]' if services else ""
+    return f'{head[:-1]},"jobs":[\n{lines}\n]{tail}}}\n'
 
 
-def _line(job: Job) -> str:
+def _line(job: Batch) -> str:
     if not (math.isfinite(job.submit_s) and math.isfinite(job.duration_s)):
         raise InputError(f"job {job.id!r} has a time that is not finite", "correct it before writing")
-    return msgspec.json.encode(_Entry(**{f: getattr(job, f) for f in _Entry.__struct_fields__})).decode()
+    facts = {f: getattr(job, f) for f in _Entry.__struct_fields__ if hasattr(job, f)}
+    return msgspec.json.encode(_Entry(**facts)).decode()
+
+
+def _service_line(service: Service) -> str:
+    if (flaw := service.flaw()) or not math.isfinite(service.submit_s):
+        raise InputError(
+            f"service {service.id!r} cannot be: {flaw or 'its arrival is not finite'}",
+            "correct it before writing",
+        )
+    facts = {f: getattr(service, f) for f in _ServiceEntry.__struct_fields__}
+    return msgspec.json.encode(_ServiceEntry(**facts)).decode()
 
 
 NATIVE_JSON = WorkloadFormat("native-json", "Hemiola's own JSON", _match, _read, from_first=False)
@@ -115,7 +158,7 @@ _TIMES = ("estimate_s", "recorded_start_s")
 _TABLE_COUNTS = ("hosts", "gpus_min", "gpus_max")
 _PINNED, _RECORDED_HOSTS = "pinned", "recorded_hosts"
 _OPTIONAL = (*_TEXTS, *_TABLE_COUNTS, _PINNED, *_TIMES, _RECORDED_HOSTS)
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Job)}
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Elastic)}
 _BETWEEN_HOSTS = ";"
 _QUOTED = ',"\r\n'
 
@@ -163,7 +206,12 @@ def to_csv(workload: Workload) -> str:
 
     Raises InputError for a job with a profile or facts, or a host whose name holds a semicolon.
     """
-    columns = [c for c in _OPTIONAL if any(getattr(job, c) != _DEFAULTS[c] for job in workload.jobs)]
+    if workload.services:
+        raise InputError(
+            f"service {workload.services[0].id!r} has requests and an objective, for which a table has no column",
+            "write JSON instead",
+        )
+    columns = [c for c in _OPTIONAL if any(_value(job, c) != _DEFAULTS[c] for job in workload.jobs)]
     lines = [",".join((*_REQUIRED, *columns))]
     for job in workload.jobs:
         _refuse(job)
@@ -171,16 +219,21 @@ def to_csv(workload: Workload) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _refuse(job: Job) -> None:
-    if job.profile is not None or job.facts:
-        what = "facts" if job.profile is None else "a profile"
+def _refuse(job: Batch) -> None:
+    if job.profile is not None or job.facts or _value(job, "configurations"):
+        what = "a profile" if job.profile is not None else "facts" if job.facts else "configurations"
         raise InputError(f"job {job.id!r} has {what}, for which a table has no column", "write JSON instead")
     if any(_BETWEEN_HOSTS in host or not host for host in job.recorded_hosts):
         raise InputError(f"job {job.id!r}: a host's name is empty or holds ';'", "write JSON instead")
 
 
-def _cell(job: Job, column: str) -> str:
-    value = getattr(job, column)
+def _value(job: Batch, column: str) -> Any:
+    """The field; of jobs that have none such, its default."""
+    return getattr(job, column, _DEFAULTS[column])
+
+
+def _cell(job: Batch, column: str) -> str:
+    value = _value(job, column)
     if value == _DEFAULTS[column]:
         return ""
     if column == _PINNED:

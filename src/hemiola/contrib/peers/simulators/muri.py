@@ -15,7 +15,7 @@ from hemiola.contrib.peers.simulators.replay import FREEDOMS, InstantReplay, Pee
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -47,7 +47,7 @@ def start_up_s(model: str, gpus: int) -> float:
 class MuriIterations(PeerTask):
     """Work is iterations of equal length, counted in the peer's order of operations."""
 
-    def __init__(self, job: Job, index: int, tiers: int) -> None:
+    def __init__(self, job: Batch, index: int, tiers: int) -> None:
         super().__init__(job, index, tiers)
         self.step_s = job.facts["iteration_time"] * STRETCH / PER_SECOND
         self.left = job.facts["iterations"]
@@ -84,7 +84,7 @@ class MuriReplay(InstantReplay[MuriIterations]):
     def __init__(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         tasks: dict[str, MuriIterations],
         *,
         record: bool = True,
@@ -128,7 +128,7 @@ class MuriSim(PeerRules):
     def driver(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         model: IterationModel,
         *,
         node_events: Sequence[NodeLost | NodeBack],
@@ -166,7 +166,7 @@ class MuriSim(PeerRules):
         }
 
 
-def _check(job: Job) -> None:
+def _check(job: Batch) -> None:
     missing = [fact for fact in ("iterations", "iteration_time") if not job.facts.get(fact, 0) > 0]
     if missing:
         raise InputError(

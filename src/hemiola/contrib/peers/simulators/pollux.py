@@ -20,12 +20,12 @@ from hemiola.contrib.peers.simulators.replay import FREEDOMS, PeerEstimates, Pee
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Event, NodeBack, NodeLost, Timer
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Batch", "PolluxSim", "batch_of", "epoch_iterations", "iteration_s"]
+__all__ = ["BatchSplit", "PolluxSim", "batch_of", "epoch_iterations", "iteration_s"]
 
 
 # What Pollux's simulator knows of its six applications: work per epoch, and time per iteration.
@@ -50,7 +50,7 @@ LIMITS = {
 MOST_HOSTS = 16
 
 
-class Batch(msgspec.Struct, frozen=True):
+class BatchSplit(msgspec.Struct, frozen=True):
     """How a job's batch is worked off.
 
     Attributes:
@@ -96,7 +96,7 @@ def _steps() -> dict[tuple[str, int, int], dict[str, tuple[float, float]]]:
     return {(row.application, row.gpus, row.local_batch): row.step_and_sync_s for row in rows}
 
 
-def batch_of(application: str, batch_size: int, gpus: int) -> Batch:
+def batch_of(application: str, batch_size: int, gpus: int) -> BatchSplit:
     """How a batch is split over GPUs and, where it does not fit them, over steps.
 
     Raises:
@@ -111,7 +111,7 @@ def batch_of(application: str, batch_size: int, gpus: int) -> Batch:
         accumulated = max(accumulated, 1)
     steps = accumulated + 1
     local = min(-(-share // steps), limits.largest // (gpus * steps))
-    return Batch(local, accumulated, gpus * local * steps)
+    return BatchSplit(local, accumulated, gpus * local * steps)
 
 
 def epoch_iterations(application: str, batch_size: int, gpus: int) -> tuple[float, ...]:
@@ -168,7 +168,7 @@ class Epochs(PeerTask):
         done_s: when its last epoch ended; None before.
     """
 
-    def __init__(self, job: Job, index: int, tiers: int) -> None:
+    def __init__(self, job: Batch, index: int, tiers: int) -> None:
         super().__init__(job, index, tiers)
         self.batch_size = int(job.facts["batch_size"])
         self.epochs = epoch_iterations(job.model, self.batch_size, job.gpus)
@@ -232,7 +232,7 @@ class PolluxReplay(PeerReplay[Epochs]):
     def __init__(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         tasks: dict[str, Epochs],
         *,
         record: bool = True,
@@ -315,7 +315,7 @@ class PolluxSim(PeerRules):
     def driver(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         model: IterationModel,
         *,
         node_events: Sequence[NodeLost | NodeBack],
@@ -348,7 +348,7 @@ class PolluxSim(PeerRules):
         }
 
 
-def _check(job: Job) -> None:
+def _check(job: Batch) -> None:
     if not 1 <= job.facts.get("batch_size", 0) < math.inf or not job.model:
         raise InputError(
             f"job {job.id!r} names no application or no batch_size of at least 1, which pollux-sim counts work by",

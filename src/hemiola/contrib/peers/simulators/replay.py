@@ -7,18 +7,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar, assert_never
 
-import msgspec
-
 from hemiola.contrib.peers.policies.placing import PeerPolicy
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+)  # fmt: skip
 from hemiola.core.errors import InputError, InternalError, TopologyError
 from hemiola.core.events import Arrived, Event, Finished, NodeBack, NodeLost, Timer
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.timeline import Timeline
 from hemiola.core.topology import Topology
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.job_state import JobState
-from hemiola.sched.loop import cannot
+from hemiola.sched.loop import cannot, why_not
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.records import Account, IdleLedger, SimulatedReplay
@@ -45,7 +57,7 @@ class PeerTask(ABC):
     exposed_s = 0.0
     lost_s = 0.0
 
-    def __init__(self, job: Job, index: int, tiers: int) -> None:
+    def __init__(self, job: Batch, index: int, tiers: int) -> None:
         self.job = job
         self.index = index
         self.placement: Placement | None = None
@@ -154,9 +166,9 @@ class PeerReplay(SimulatedReplay, Generic[AnyTask]):
     def __init__(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         tasks: dict[str, AnyTask],
-        make: Callable[[Job, int, int], AnyTask],
+        make: Callable[[Batch, int, int], AnyTask],
         *,
         record: bool = True,
         progress: Callable[[int], None] | None = None,
@@ -178,7 +190,7 @@ class PeerReplay(SimulatedReplay, Generic[AnyTask]):
         self._progress = progress
         self._rows: list[tuple[int, int, int, float, float, float, int, int]] = []
 
-    def arrive(self, job: Job) -> None:
+    def arrive(self, job: Batch) -> None:
         """Open its account."""
         self.tasks[job.id] = self._make(job, len(self.tasks), len(self.view.topology.tiers))
 
@@ -207,14 +219,14 @@ class PeerReplay(SimulatedReplay, Generic[AnyTask]):
                 self.begin(self.tasks[job_id], placement, now)
             case WakeAt(time_s):
                 self.wake_s = time_s
-            case Resize() | Pace():
+            case Resize() | Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate():
                 raise InternalError(f"{decision} was to be carried out: {cannot(decision)}")
             case _:
                 assert_never(decision)
 
     def render(self, decision: Decision) -> str:
         """The decision as one line."""
-        return str(decision) if type(decision) in self.supports else cannot(decision)
+        return why_not(decision, self.supports) or str(decision)
 
     def begin(self, task: AnyTask, placement: Placement, now: float) -> None:
         """It runs there from now on."""
@@ -260,11 +272,12 @@ class PeerReplay(SimulatedReplay, Generic[AnyTask]):
         return
 
 
-def _plain(job: Job) -> Job:
+def _plain(job: Batch) -> Batch:
     """As peers know jobs: of one size, and free to be stopped."""
     if not (job.pinned or job.is_elastic):
         return job
-    return msgspec.structs.replace(job, pinned=False, gpus_min=0, gpus_max=0)
+    facts = {name: getattr(job, name) for name in Batch.__struct_fields__}
+    return Batch(**facts | {"pinned": False})
 
 
 # Tiresias's and Muri's way of passing time: decisions at arrivals, ends, and one timer; never between.
@@ -325,7 +338,7 @@ class PeerRules(Rules, ABC):
         """What policies are told of jobs."""
         return PeerEstimates()
 
-    def refusal(self, job: Job, policy: Policy, topology: Topology) -> str:
+    def refusal(self, job: Batch, policy: Policy, topology: Topology) -> str:
         """Why this job could never run: too large for the scheme, or with wishes the peer does not know."""
         if job.required:
             return f"it must stay within one {job.required}, a constraint that {self.name} does not know"

@@ -11,7 +11,7 @@ from hemiola.contrib.peers.policies import TIRESIAS_SIM
 from hemiola.contrib.peers.simulators.replay import FREEDOMS, InstantReplay, PeerRules, PeerTask
 from hemiola.core.decisions import Placement
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.cost.iteration import IterationModel
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -22,7 +22,7 @@ __all__ = ["TiresiasReplay", "TiresiasSim"]
 class WholeSeconds(PeerTask):
     """Work is the run time of the trace, cut to whole seconds; every second with GPUs counts."""
 
-    def __init__(self, job: Job, index: int, tiers: int) -> None:
+    def __init__(self, job: Batch, index: int, tiers: int) -> None:
         super().__init__(job, index, tiers)
         self.work_s = self.ideal_s = float(math.floor(job.duration_s))
         self.ran_s = 0.0
@@ -47,7 +47,7 @@ class TiresiasReplay(InstantReplay[WholeSeconds]):
     def __init__(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         tasks: dict[str, WholeSeconds],
         *,
         record: bool = True,
@@ -91,7 +91,7 @@ class TiresiasSim(PeerRules):
     def driver(
         self,
         view: ClusterView,
-        jobs: Sequence[Job],
+        jobs: Sequence[Batch],
         model: IterationModel,
         *,
         node_events: Sequence[NodeLost | NodeBack],

@@ -14,10 +14,24 @@ from typing import assert_never
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+)  # fmt: skip
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Profile
 from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.diff import RayDiff, outcome_of, why_held
@@ -55,7 +69,7 @@ class RayDriver(PollingDriver[RayTrackedJob]):
         usual_s: how long a job is taken to run that says nothing.
     """
 
-    supports = frozenset({Start, Stop, Move, Resize, WakeAt})
+    supports = frozenset({Start, Stop, Move, Resize, Reallocate, WakeAt})
 
     def __init__(
         self, ray: Ray, machine: StateMachine, *, acts: bool = True, clock: Clock | None = None,
@@ -182,7 +196,7 @@ class RayDriver(PollingDriver[RayTrackedJob]):
             is_new=memory is None and known.wanted is None and not self._first,
         )  # fmt: skip
 
-    def _refusal(self, wish: Wish, job: Job) -> str:
+    def _refusal(self, wish: Wish, job: Batch) -> str:
         return wish.problem or self._machine.admission(job)
 
     def _is_refused(self, row: RayJobRow) -> bool:
@@ -219,7 +233,7 @@ class RayDriver(PollingDriver[RayTrackedJob]):
                 return [waits]
             case Move(_, placement) | Resize(_, placement):
                 return [waits, self._shown_group(known, placement, number + 1)]
-            case Pace() | WakeAt():
+            case Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate() | WakeAt():
                 return []
             case _:
                 assert_never(decision)
@@ -242,7 +256,9 @@ class RayDriver(PollingDriver[RayTrackedJob]):
                     known.unbind()
                 case Move(_, placement) | Resize(_, placement):
                     known.unbind(placement)
-                case Pace() | WakeAt():  # the one is refused before, the other is no order
+                case (
+                    Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate() | WakeAt()
+                ):  # refused or taken apart before, or no order  # fmt: skip
                     pass
                 case _:
                     assert_never(decision)

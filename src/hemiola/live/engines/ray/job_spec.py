@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Profile, batch_job
 from hemiola.live.engines.ray.kv_store import ALONE, group_name
 from hemiola.live.engines.ray.snapshot import RaySnapshot
 from hemiola.live.engines.ray.tracked_job import RayTrackedJob
@@ -70,13 +70,13 @@ def wish_of(words: str) -> Wish:
 
 def _flaw(wish: Wish) -> str:
     """Why a job cannot have these sizes; "" if it can."""
-    return Job(
+    return batch_job(
         id="", submit_s=0.0, duration_s=0.0,
         gpus=wish.gpus, hosts=wish.hosts, gpus_min=wish.min_gpus, gpus_max=wish.max_gpus,
     ).flaw()  # fmt: skip
 
 
-def job_of(row: RayJobRow, uuid: str, usual_s: float, profile: Callable[[str], Profile]) -> tuple[Job, str]:
+def job_of(row: RayJobRow, uuid: str, usual_s: float, profile: Callable[[str], Profile]) -> tuple[Batch, str]:
     """The job, and what of its metadata was not understood.
 
     Args:
@@ -85,7 +85,7 @@ def job_of(row: RayJobRow, uuid: str, usual_s: float, profile: Callable[[str], P
     """
     wish, said = wish_of(row.words), read_words(row.words.split(), "its metadata", profile, RAY_KEYS)
     words = said.words
-    job = Job(
+    job = batch_job(
         id=uuid, submit_s=row.start_ms / 1000, gpus=max(1, wish.gpus), hosts=wish.hosts, gpus_min=wish.min_gpus,
         gpus_max=wish.max_gpus, duration_s=said.runtime_s or usual_s, profile=said.profile, model=words.get("model", ""),
         user=words.get("user", ""), queue="ray", gpu_type=words.get("gpu_type", ""),

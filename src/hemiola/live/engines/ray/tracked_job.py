@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.live.engines.ray.kv_store import ALONE, Wrapper, group_name
 from hemiola.live.engines.ray.wire import RayJobRow
 from hemiola.live.tracked_job import TrackedJob
@@ -50,7 +50,7 @@ class RayTrackedJob(TrackedJob):
         left_s: when it was told so last; None if it has left.
     """
 
-    job: Job
+    job: Batch
     row: RayJobRow
     token: str
     cpus: int = 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hemiola.core.events import Event
 from hemiola.core.hostlist import expand
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Profile
 from hemiola.live.engines.slurm.client import SlurmInterface
 from hemiola.live.engines.slurm.diff import element_of, outcome_of, placement_of, why_held
 from hemiola.live.engines.slurm.job_spec import (
@@ -63,11 +63,11 @@ class Admission:
         self._profile, self._usual_s = profile, usual_s
         self._not_before: dict[tuple[str, int], float] = {}
         self._vanished: list[Vanished] = []
-        self._refused: list[tuple[Job, str]] = []
+        self._refused: list[tuple[Batch, str]] = []
         self._excluding: set[str] = set()
         self.unwanted: list[str] = []
 
-    def take_refused(self) -> list[tuple[Job, str]]:
+    def take_refused(self) -> list[tuple[Batch, str]]:
         """Jobs that could never run here, and why; each once."""
         refused, self._refused = self._refused, []
         return refused

@@ -10,7 +10,21 @@ import logging
 from collections.abc import Callable, Sequence, Set
 from typing import assert_never
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+)  # fmt: skip
 from hemiola.core.errors import EngineError, InternalError
 from hemiola.core.events import Event
 from hemiola.core.job import Profile
@@ -57,7 +71,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
         usual_s: how long a job is taken to run that says nothing.
     """
 
-    supports = frozenset({Start, Stop, Move, Resize, WakeAt})
+    supports = frozenset({Start, Stop, Move, Resize, Reallocate, WakeAt})
 
     def __init__(
         self, slurm: SlurmInterface, machine: StateMachine, partition: str, *, acts: bool = True, clock: Clock | None = None, may_act: Callable[[], bool] = lambda: True,
@@ -267,7 +281,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
                 return [requests.shrink(known, placement, self._topology)]
             case Move(job_id, placement) | Resize(job_id, placement):
                 return [again, *self._orders(known, Start(job_id, placement, decision.reason))]
-            case Pace() | WakeAt():
+            case Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate() | WakeAt():
                 return []
             case _:
                 assert_never(decision)

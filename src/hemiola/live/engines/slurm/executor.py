@@ -7,7 +7,21 @@ import re
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from hemiola.core.decisions import Decision, Move, Pace, Placement, Resize, Start, Stop, WakeAt
+from hemiola.core.decisions import (
+    Align,
+    Decision,
+    Lend,
+    Move,
+    Pace,
+    Placement,
+    Reallocate,
+    Reclaim,
+    Resize,
+    Scale,
+    Start,
+    Stop,
+    WakeAt,
+)  # fmt: skip
 from hemiola.core.errors import EngineError
 from hemiola.core.events import Event, Held, Requeued
 from hemiola.core.hostlist import expand
@@ -69,7 +83,9 @@ class Binder:
                     stopping.append(known)
                     told += self._stopping(known, now)
                     known.wanted = placement
-                case Pace() | WakeAt():  # the one is refused before, the other is no order
+                case (
+                    Pace() | Align() | Scale() | Lend() | Reclaim() | Reallocate() | WakeAt()
+                ):  # refused or taken apart before, or no order  # fmt: skip
                     continue
                 case _:
                     assert_never(decision)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Set
 import msgspec
 
 from hemiola.core.hostlist import expand
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Profile, batch_job
 from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
 from hemiola.live.job_labels import KEYS, JobLabels, read_words, user_name
 
@@ -149,7 +149,7 @@ def job_of(
     most_gpus: Mapping[str, int],
     usual_s: float,
     profile: Callable[[str], Profile],
-) -> tuple[Job, str]:
+) -> tuple[Batch, str]:
     """The job, and what of its comment was not understood.
 
     Args:
@@ -172,7 +172,7 @@ def job_of(
         said.problems.append(
             f"its comment says shrink={said.words['shrink'][:40]!r}: write one of {', '.join(SHRINK)}"
         )
-    job = Job(
+    job = batch_job(
         id=uuid, submit_s=float(row.submit_s), gpus=gpus, duration_s=said.runtime_s or row.limit_s or usual_s,
         profile=said.profile, model=said.words.get("model", ""), user=user_name(row.uid), queue=row.partition,
         hosts=hosts, gpu_type=kind, required=said.words.get("required", ""), preferred=said.words.get("preferred", ""),
@@ -181,7 +181,7 @@ def job_of(
     return job, "; ".join(said.problems)
 
 
-def asks_otherwise(before: SlurmJobRow, row: SlurmJobRow, job: Job, *, tried: bool = False) -> bool:
+def asks_otherwise(before: SlurmJobRow, row: SlurmJobRow, job: Batch, *, tried: bool = False) -> bool:
     """Whether a job that waits shows other wishes than before. How many nodes a job shows that was bound may be our doing.
 
     Args:
@@ -200,10 +200,10 @@ def _wishes(row: SlurmJobRow) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def is_alike(job: Job, other: Job) -> bool:
+def is_alike(job: Batch, other: Batch) -> bool:
     """Whether policies would see the same wishes."""
     names = (
-        "gpus", "hosts", "gpus_max", "gpu_type", "duration_s", "estimate_s", "pinned", "model", "required", "preferred",
+        "gpus", "hosts", "sizes", "gpu_type", "duration_s", "estimate_s", "pinned", "model", "required", "preferred",
     )  # fmt: skip
     return all(getattr(job, name) == getattr(other, name) for name in names)
 

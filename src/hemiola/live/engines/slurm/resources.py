@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hemiola.core.events import Event, ResourcesOffered, ResourcesRequested
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.live.engines.slurm.snapshot import HOLDS, SlurmSnapshot
 from hemiola.live.engines.slurm.tracked_job import SlurmTrackedJob
@@ -17,7 +17,7 @@ from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRule
 __all__ = ["SlurmResources", "claim_of"]
 
 
-def claim_of(row: SlurmJobRow, job: Job, rules: SlurmRules) -> ResourceRequest:
+def claim_of(row: SlurmJobRow, job: Batch, rules: SlurmRules) -> ResourceRequest:
     """What a job takes of its nodes, or wants of them: Slurm's defaults for GPUs are those of jobs that ask for nothing."""
     cpus, memory_bytes = row.tres
     if row.state in HOLDS:

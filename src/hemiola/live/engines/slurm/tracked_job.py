@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.resources import ResourceRequest
 from hemiola.live.engines.slurm.job_spec import nodes_in
 from hemiola.live.engines.slurm.wire import SlurmJobRow
@@ -75,7 +75,7 @@ class SlurmTrackedJob(TrackedJob):
         claim: what it takes of its nodes beside GPUs, as the state machine was told; None: it was told nothing.
     """
 
-    job: Job
+    job: Batch
     row: SlurmJobRow
     name: str = ""
     live: bool = False

@@ -1,0 +1,163 @@
+"""What a policy sees of one service, and what changes it. Written by the state machine alone.
+
+Arrived            -> known, without replicas
+known --Scale-->      these replicas, and no others
+starting --ReplicaReady--> ready
+starting/ready --ReplicaLost/NodeLost--> gone
+known --Finished/Failed--> withdrawn, its GPUs free
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hemiola.core.decisions import Placement, Scale
+from hemiola.core.errors import InputError
+from hemiola.core.events import Failed, Finished, Load, NodeLost, ReplicaLost, ReplicaReady
+from hemiola.core.job import Service
+
+if TYPE_CHECKING:
+    from hemiola.sched.machine import StateMachine
+
+__all__ = ["ServiceState", "service_handlers"]
+
+
+class ServiceState(msgspec.Struct, eq=False):
+    """One service as it stands now.
+
+    Attributes:
+        replicas: where each runs, and whether it takes requests yet; in the order in which they were started.
+        load: what it had to do last; None before the first word of it.
+    """
+
+    service: Service
+    replicas: dict[Placement, bool] = msgspec.field(default_factory=dict)
+    load: Load | None = None
+
+    @property
+    def ready(self) -> int:
+        """Replicas that take requests."""
+        return sum(self.replicas.values())
+
+
+class ServiceHandlers:
+    """What the state machine does about services.
+
+    Args:
+        machine: whose view is changed.
+    """
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine, self._view = machine, machine.view
+
+    def arrived(self, service: Service) -> None:
+        """A service that was not known."""
+        view = self._view
+        if service.id in view.jobs or service.id in view.services:
+            raise InputError(f"the job {service.id!r} arrived twice", "give every job an id of its own")
+        if flaw := service.flaw():
+            raise InputError(f"service {service.id!r} cannot be: {flaw}", "correct it")
+        view.services[service.id] = ServiceState(service)
+
+    def scale(self, decision: Scale) -> str:
+        """Have it run these replicas; return why not."""
+        state = self._view.services.get(decision.job_id)
+        if state is None:
+            return f"no service is called {decision.job_id!r}"
+        leaving = [place for place in state.replicas if place not in decision.replicas]
+        coming = [place for place in decision.replicas if place not in state.replicas]
+        why = self._flaw(state.service, decision.replicas) or self._problem(state.service, leaving, coming)
+        if not why:
+            self._give_up(state, leaving)
+            for place in coming:
+                self._view.inventory.take(place)
+                state.replicas[place] = False
+        return why
+
+    def _flaw(self, service: Service, replicas: tuple[Placement, ...]) -> str:
+        if not service.replicas_min <= len(replicas) <= service.replicas_max:
+            return f"it runs on {service.replicas_min} to {service.replicas_max} replicas, not on {len(replicas)}"
+        if twice := [place for place, times in Counter(replicas).items() if times > 1]:
+            return f"two of its replicas are to run at {twice[0]}"
+        for place in replicas:
+            if why := self._misplaced(service, place):
+                return why
+        return ""
+
+    def _misplaced(self, service: Service, place: Placement) -> str:
+        """Why a replica could never run there; "" if it could."""
+        hosts = place.hosts
+        if len(hosts) != len(place.masks) or len(set(hosts)) != len(hosts) or 0 in place.masks:
+            return "the placement names a host twice, or without GPUs"
+        if place.gpus != service.gpus:
+            return f"a replica has {service.gpus} GPUs, not {place.gpus}"
+        if not all(0 <= host < len(self._view.inventory.masks) for host in hosts):
+            return "some of these GPUs are occupied, down or not there"
+        reach = self._view.reaches.of(
+            service.gpus, service.gpu_type, service.required, service.preferred, service.hosts
+        )
+        if isinstance(reach, str):
+            return reach
+        if service.hosts and any(m.bit_count() * service.hosts != service.gpus for m in place.masks):
+            return f"it wants {service.gpus // service.hosts} GPUs on each of {service.hosts} hosts"
+        _, widest, _, pools, _ = reach
+        used = {self._view.inventory.pool_of[host].gpu_type for host in hosts}
+        if len(used) > 1 or not used <= {pool.gpu_type for pool in pools}:
+            return f"the GPUs are of type {' and '.join(sorted(used))}, which it cannot use together"
+        if len(hosts) > 1 and self._view.topology.span(hosts) > widest:
+            return f"it must stay within one {self._view.topology.tiers[widest]}"
+        return ""
+
+    def _problem(self, service: Service, leaving: list[Placement], coming: list[Placement]) -> str:
+        """Whether there is room for those that come once the others have left."""
+        with self._view.supposing() as trial:
+            for place in leaving:
+                trial.release(place)
+            for place in coming:
+                if not self._view.inventory.is_free(place):
+                    return "some of these GPUs are occupied, down or not there"
+                trial.occupy(place)
+        return ""
+
+    def _give_up(self, state: ServiceState, places: Iterable[Placement]) -> None:
+        for place in places:
+            del state.replicas[place]
+            self._view.inventory.release(place)
+            self._machine.vacated(place)
+
+    def ready(self, event: ReplicaReady) -> None:
+        """A replica takes requests, unless it was given up meanwhile."""
+        state = self._view.services.get(event.job_id)
+        if state is not None and event.placement in state.replicas:
+            state.replicas[event.placement] = True
+
+    def lost(self, event: ReplicaLost) -> None:
+        """A replica is gone, unless it was given up meanwhile."""
+        state = self._view.services.get(event.job_id)
+        if state is not None and event.placement in state.replicas:
+            self._give_up(state, (event.placement,))
+
+    def loaded(self, event: Load) -> None:
+        """What it had to do last."""
+        state = self._view.services.get(event.job_id)
+        if state is not None:
+            state.load = event
+
+    def node_lost(self, event: NodeLost) -> None:
+        """Every replica on that host is gone."""
+        for state in self._view.services.values():
+            self._give_up(state, [place for place in state.replicas if event.host in place.hosts])
+
+    def withdrawn(self, event: Finished | Failed) -> None:
+        """Nobody asks for it any more."""
+        state = self._view.services.pop(event.job_id)
+        self._give_up(state, tuple(state.replicas))
+
+
+def service_handlers(handlers: ServiceHandlers) -> dict[type, Callable[[Any], None]]:
+    """What happens on each event of a service alone."""
+    return {ReplicaReady: handlers.ready, ReplicaLost: handlers.lost, Load: handlers.loaded}
