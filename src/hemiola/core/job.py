@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from hemiola.core.errors import InputError
+from hemiola.core.resources import ResourceRequest
 
 __all__ = [
     "Batch", "Configuration", "Demand", "Elastic", "Job", "Objective", "Pattern", "Profile", "RequestRate", "Service", "Submission", "Workload",
@@ -185,6 +186,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         recorded_start_s: when it really started, where the trace says so.
         recorded_state: how it really ended ("COMPLETED", "FAILED", ...).
         recorded_hosts: the hosts it really ran on.
+        resources: what it takes of its hosts beside GPUs (a service each replica); None where nobody says.
         facts: numbers that the trace gives beyond these, by the trace's own column names and in its
             own units (Muri: iterations and iteration_time; Pollux: batch_size).
     """
@@ -205,6 +207,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     recorded_start_s: float | None = None
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
+    resources: ResourceRequest | None = None
     facts: dict[str, float] = {}
 
 

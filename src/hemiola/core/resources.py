@@ -1,21 +1,26 @@
-"""What hosts have beside GPUs, and what jobs take of it: processors and memory. Absent means that nobody counts it."""
+"""What hosts have beside GPUs, and what jobs take of it: processors, memory and bandwidth. Absent means that nobody counts
+it."""
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
 __all__ = ["ResourceRequest", "Resources"]
 
 
-class Resources(msgspec.Struct, frozen=True, gc=False):
+class Resources(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Of one host.
 
     Attributes:
         cpus, memory_bytes: None where they are not counted: there is enough for anybody.
+        bandwidth_bytes_per_s: of its link that jobs can reserve; what they really send is the contention law's affair.
     """
 
     cpus: float | None = None
     memory_bytes: float | None = None
+    bandwidth_bytes_per_s: float | None = None
 
 
 class ResourceRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -27,6 +32,7 @@ class ResourceRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
         cpus_per_gpu, memory_per_gpu_bytes: for each GPU that it has there.
         whole: all processors of its hosts, which it shares with nobody.
         all_memory: all memory of its hosts.
+        bandwidth_per_host_bytes_per_s: of each of its hosts' links, if it runs on several.
     """
 
     cpus: float = 0.0
@@ -37,3 +43,11 @@ class ResourceRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
     memory_per_gpu_bytes: float = 0.0
     whole: bool = False
     all_memory: bool = False
+    bandwidth_per_host_bytes_per_s: float = 0.0
+
+    def flaw(self) -> str:
+        """What is wrong with it, in words; "" if nothing is."""
+        for name in self.__struct_fields__:
+            if not 0 <= getattr(self, name) < math.inf:
+                return f"it takes {getattr(self, name)} of {name}"
+        return ""

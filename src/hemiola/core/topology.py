@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hemiola.core.errors import TopologyError
+from hemiola.core.resources import Resources
 
 __all__ = ["Hosts", "Level", "MeasuredLink", "Topology"]
 
@@ -24,6 +25,7 @@ Ints = NDArray[np.int64]
 
 MAX_GPUS_PER_HOST = 72
 MAX_HOSTS = 1_000_000
+UNCOUNTED = Resources()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,7 @@ class Hosts:
         fabric_bytes_per_s: what one GPU can send to another inside its NVLink island.
         island_gpus: GPUs per NVLink island; a job across islands of one host uses `bus_bytes_per_s`.
         bus_bytes_per_s: what one GPU can send to another island of the same host (PCIe).
+        resources: what each has beside GPUs; where nothing is said of it, enough for anybody.
     """
 
     names: tuple[str, ...]
@@ -49,6 +52,11 @@ class Hosts:
     fabric_bytes_per_s: Floats
     island_gpus: Ints
     bus_bytes_per_s: Floats
+    resources: tuple[Resources, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.resources:
+            object.__setattr__(self, "resources", (UNCOUNTED,) * len(self.names))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -307,6 +315,16 @@ def _check_hosts(topology: Topology) -> None:
         raise TopologyError(f"the topology {topology.name!r} has no GPU", "give at least one host GPUs")
     _check_ranges(hosts)
     _check_islands(hosts)
+    _check_resources(hosts)
+
+
+def _check_resources(hosts: Hosts) -> None:
+    for one in set(hosts.resources):
+        for name in one.__struct_fields__:
+            amount = getattr(one, name)
+            if amount is not None and not amount >= 0:  # a NaN is no amount either
+                host = hosts.names[hosts.resources.index(one)]
+                raise TopologyError(f"host {host!r}: {name} is {amount}", "give 0 or more")
 
 
 def _check_ranges(hosts: Hosts) -> None:

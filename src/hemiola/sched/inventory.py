@@ -13,7 +13,7 @@ from functools import lru_cache
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InternalError
 from hemiola.core.resources import Resources
-from hemiola.core.topology import Topology
+from hemiola.core.topology import UNCOUNTED, Topology
 from hemiola.sched.index import CountIndex, members
 from hemiola.sched.spare_resources import Spare
 
@@ -194,6 +194,9 @@ class Inventory:
         self.blocked: dict[int, int] = {}
         self.owed: dict[int, int] = {}
         self.spare = Spare(hosts.names)
+        for host, resources in enumerate(hosts.resources):
+            if resources is not UNCOUNTED and resources != UNCOUNTED:
+                self.spare.furnish(host, resources, resources)
         self.island_masks = _island_masks(topology)
         self.domain_hosts = self._fill()
         self.rank_of_host = self._rank_hosts()

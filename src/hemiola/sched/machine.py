@@ -207,12 +207,28 @@ class StateMachine:
         )  # fmt: skip
         if isinstance(job, Elastic):
             state.elastic = True
+        if job.resources is not None:
+            self._reaches.claim(state, job.resources)
         return state
 
     def admission(self, job: Batch) -> str:
         """Why no policy could ever run such a job here, or ""."""
         reach = self._reaches.of(job.gpus, job.gpu_type, job.required, job.preferred, job.hosts)
-        return reach if isinstance(reach, str) else ""
+        if isinstance(reach, str):
+            return reach
+        return self._lack(job) if job.resources is not None else ""
+
+    def _lack(self, job: Batch) -> str:
+        """What not even the empty cluster has beside GPUs for such a job; "" for nothing."""
+        narrowest, widest, preferred, pools, shape = self._reaches.of(
+            job.gpus, job.gpu_type, job.required, job.preferred, job.hosts
+        )
+        state = JobState(
+            job, job.id, 0, job.gpus, job.submit_s, job.duration_s, 0.0, 0.0, 0.0,
+            narrowest, widest, preferred, pools, shape, claim=job.resources,
+        )  # fmt: skip
+        empty = self.view.empty
+        return empty.spare.shortage(state, empty.counts)
 
     def _wait(self, job: JobState) -> None:
         view = self.view
@@ -583,7 +599,15 @@ class StateMachine:
         up = [0 if inventory.down[h] else mask.bit_count() for h, mask in enumerate(free)]
         if sum(up) != inventory.free or up != inventory.counts:
             raise InternalError("counts of free GPUs do not match their masks")
-        if inventory.spare.holders != {job.id for job in view.running.values() if job.claim is not None}:
+        replicas = {
+            state.key(place)
+            for state in view.services.values()
+            if state.service.resources is not None
+            for place in state.replicas
+        }
+        if inventory.spare.holders - replicas != {
+            job.id for job in view.running.values() if job.claim is not None
+        }:
             raise InternalError("what jobs have beside GPUs does not match the running jobs")
         apart = sum(job.status in (ENDED, HELD) for job in view.jobs.values())
         if len(view.waiting) + len(view.running) + apart != len(view.jobs):

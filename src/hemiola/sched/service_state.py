@@ -38,6 +38,10 @@ class ServiceState(msgspec.Struct, eq=False):
     replicas: dict[Placement, bool] = msgspec.field(default_factory=dict)
     load: Load | None = None
 
+    def key(self, place: Placement) -> str:
+        """Under which one of its replicas has what it has beside GPUs."""
+        return f"replica of {self.service.id} at {place}"
+
     @property
     def ready(self) -> int:
         """Replicas that take requests."""
@@ -70,11 +74,12 @@ class ServiceHandlers:
             return f"no service is called {decision.job_id!r}"
         leaving = [place for place in state.replicas if place not in decision.replicas]
         coming = [place for place in decision.replicas if place not in state.replicas]
-        why = self._flaw(state.service, decision.replicas) or self._problem(state.service, leaving, coming)
+        why = self._flaw(state.service, decision.replicas) or self._problem(state, leaving, coming)
         if not why:
             self._give_up(state, leaving)
             for place in coming:
                 self._view.inventory.take(place)
+                self._view.inventory.spare.take(state.key(place), state.service.resources, place)
                 state.replicas[place] = False
         return why
 
@@ -112,21 +117,25 @@ class ServiceHandlers:
             return f"it must stay within one {self._view.topology.tiers[widest]}"
         return ""
 
-    def _problem(self, service: Service, leaving: list[Placement], coming: list[Placement]) -> str:
+    def _problem(self, state: ServiceState, leaving: list[Placement], coming: list[Placement]) -> str:
         """Whether there is room for those that come once the others have left."""
+        inventory = self._view.inventory
         with self._view.supposing() as trial:
             for place in leaving:
-                trial.release(place)
+                trial.release(place, state.key(place), state.service.resources)
             for place in coming:
-                if not self._view.inventory.is_free(place):
+                if not inventory.is_free(place):
                     return "some of these GPUs are occupied, down or not there"
-                trial.occupy(place)
+                if why := inventory.spare.lack_of(state.service.resources, place):
+                    return why
+                trial.take(place, state.service.resources)
         return ""
 
     def _give_up(self, state: ServiceState, places: Iterable[Placement]) -> None:
         for place in places:
             del state.replicas[place]
             self._view.inventory.release(place)
+            self._view.inventory.spare.give(state.key(place))
             self._machine.vacated(place)
 
     def ready(self, event: ReplicaReady) -> None:

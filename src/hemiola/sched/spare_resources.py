@@ -1,4 +1,4 @@
-"""What hosts have left beside GPUs: processors and memory. An engine that says nothing of them has enough for anybody.
+"""What hosts have left beside GPUs: processors, memory and bandwidth. An engine that says nothing of them has enough for anybody.
 
 Knows no policy and no rule. Where a host has too little for a job, none of its GPUs, or fewer, seem free to that job:
 see `placement.find`. So policies and rules need to know of GPUs alone.
@@ -11,15 +11,17 @@ from math import inf
 
 from hemiola.core.decisions import Placement
 from hemiola.core.resources import ResourceRequest, Resources
+from hemiola.core.units import format_rate
 from hemiola.sched.job_state import JobState
 
 __all__ = ["Spare"]
 
-Amount = tuple[float, float]
-"""(processors, bytes of memory)"""
-NOTHING: Amount = (0.0, 0.0)
+Amount = tuple[float, float, float]
+"""(processors, bytes of memory, bytes per second of its link)"""
+NOTHING: Amount = (0.0, 0.0, 0.0)
+ENOUGH: Amount = (inf, inf, inf)
 MIB = 2**20
-ROUNDING: Amount = (1e-6, 1.0)
+ROUNDING: Amount = (1e-6, 1.0, 1.0)
 
 
 class Spare:
@@ -46,9 +48,9 @@ class Spare:
 
     def furnish(self, host: int, ours: Resources, total: Resources) -> bool:
         """A host has so much; whether it is more than before."""
-        before, now = self._ours.get(host, (inf, inf)), _amount(ours)
+        before, now = self._ours.get(host, ENOUGH), _amount(ours)
         self._ours[host], self._total[host] = now, _amount(total)
-        return now[0] > before[0] or now[1] > before[1]
+        return any(more > less for more, less in zip(now, before, strict=True))
 
     def take(self, key: str, claim: ResourceRequest | None, placement: Placement) -> None:
         """A job has its share of these hosts from now on."""
@@ -82,7 +84,10 @@ class Spare:
 
     def lack(self, job: JobState, placement: Placement) -> str:
         """What a job would lack there, in words; "" for nothing."""
-        claim = job.claim
+        return self.lack_of(job.claim, placement)
+
+    def lack_of(self, claim: ResourceRequest | None, placement: Placement) -> str:
+        """What who takes so much would lack there, in words; "" for nothing."""
         if claim is None or not self.known:
             return ""
         left_in_all, only = NOTHING, int(len(placement.hosts) == 1)
@@ -91,7 +96,7 @@ class Spare:
             if why := _short(needs, left):
                 return f"{self._names[host]} has {why}"
             left_in_all = _plus(left_in_all, left)
-        why = _short((claim.cpus, claim.memory_bytes), left_in_all)
+        why = _short((claim.cpus, claim.memory_bytes, 0.0), left_in_all)
         return f"these hosts have {why}" if why else ""
 
     def shortage(self, job: JobState, counts: Sequence[int]) -> str:
@@ -112,9 +117,9 @@ class Spare:
 
     def _left(self, host: int) -> Amount:
         """At most what the host has: what is taken from others is not there for anybody."""
-        ours, total = self._ours.get(host, (inf, inf)), self._total.get(host, (inf, inf))
+        ours, total = self._ours.get(host, ENOUGH), self._total.get(host, ENOUGH)
         left = _plus(ours, self._taken.get(host, NOTHING), -1)
-        return max(0.0, min(left[0], total[0])), max(0.0, min(left[1], total[1]))
+        return tuple(max(0.0, min(one, other)) for one, other in zip(left, total, strict=True))  # type: ignore[return-value]
 
     def _caps(
         self, claim: ResourceRequest, job: JobState, counts: Sequence[int], hosts: int
@@ -147,18 +152,19 @@ class Spare:
             cpus = max(cpus, total[0])
         if claim.all_memory and total[1] < inf:
             memory = max(memory, total[1])
-        return cpus, memory
+        return cpus, memory, claim.bandwidth_per_host_bytes_per_s if hosts != 1 else 0.0
 
 
 def _amount(beside: Resources) -> Amount:
     return (
         inf if beside.cpus is None else beside.cpus,
         inf if beside.memory_bytes is None else beside.memory_bytes,
+        inf if beside.bandwidth_bytes_per_s is None else beside.bandwidth_bytes_per_s,
     )
 
 
 def _plus(one: Amount, other: Amount, sign: int = 1) -> Amount:
-    return one[0] + sign * other[0], one[1] + sign * other[1]
+    return one[0] + sign * other[0], one[1] + sign * other[1], one[2] + sign * other[2]
 
 
 def _short(needs: Amount, left: Amount) -> str:
@@ -167,4 +173,6 @@ def _short(needs: Amount, left: Amount) -> str:
         return f"{left[0]:g} CPU{'s' * (left[0] != 1)} left, and it needs {needs[0]:g}"
     if needs[1] > left[1] + ROUNDING[1]:
         return f"{left[1] / MIB:,.0f} MiB of memory left, and it needs {needs[1] / MIB:,.0f}"
+    if needs[2] > left[2] + ROUNDING[2]:
+        return f"{format_rate(left[2])} of its link left, and it needs {format_rate(needs[2])}"
     return ""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import LinkFeedback
+from hemiola.core.resources import ResourceRequest
 from hemiola.core.topology import Topology
 from hemiola.core.virtual_cluster import Loan, VirtualCluster
 from hemiola.sched.index import Index
@@ -208,6 +209,7 @@ class Supposition:
         self._before = inventory.releases, inventory.released_gpus
         self._undo: list[tuple[Callable[[Placement], None], Placement]] = []
         self._moved_in: list[str] = []
+        self._given_up: list[tuple[str, ResourceRequest | None, Placement]] = []
         self.gone: list[JobState] = []
 
     def without(self, jobs: Iterable[JobState]) -> None:
@@ -222,20 +224,26 @@ class Supposition:
             self._undo.append((take, job.placement))
             self.gone.append(job)
 
-    def release(self, placement: Placement) -> None:
-        """Suppose that what has these GPUs gave them back."""
+    def release(self, placement: Placement, key: str, claim: ResourceRequest | None) -> None:
+        """Suppose that who has these GPUs gave them back, with what it has beside them under this key."""
         inventory = self._inventory
         take = inventory.retake if inventory.owed else inventory.take
         inventory.release(placement)
         self._undo.append((take, placement))
+        inventory.spare.give(key)
+        self._given_up.append((key, claim, placement))
 
     def occupy(self, placement: Placement, job: JobState | None = None) -> None:
         """Suppose that these GPUs were taken; by this job, with what it takes beside them."""
+        self.take(placement, None if job is None else job.claim)
+
+    def take(self, placement: Placement, claim: ResourceRequest | None) -> None:
+        """Suppose that somebody took these GPUs, and so much beside them."""
         self._inventory.take(placement)
         self._undo.append((self._inventory.release, placement))
-        if job is not None:
+        if claim is not None:
             self._moved_in.append(f"{len(self._moved_in)} of {id(self)}")
-            self._inventory.spare.take(self._moved_in[-1], job.claim, placement)
+            self._inventory.spare.take(self._moved_in[-1], claim, placement)
 
     def undo(self) -> None:
         """Put everything back."""
@@ -245,7 +253,9 @@ class Supposition:
         for job in self.gone:
             assert job.placement is not None
             self._inventory.spare.take(job.id, job.claim, job.placement)
+        for gone in self._given_up:
+            self._inventory.spare.take(*gone)
         for key in self._moved_in:
             self._inventory.spare.give(key)
-        self.gone, self._moved_in = [], []
+        self.gone, self._moved_in, self._given_up = [], [], []
         self._inventory.releases, self._inventory.released_gpus = self._before

@@ -8,7 +8,7 @@ import pytest
 from peer_runs import completion_s, stops, under
 from replays import cluster, job
 
-from hemiola.contrib.peers.simulators.pollux import Batch, batch_of, epoch_iterations, iteration_s
+from hemiola.contrib.peers.simulators.pollux import BatchSplit, batch_of, epoch_iterations, iteration_s
 from hemiola.core.errors import HemiolaError, InputError, TopologyError
 from hemiola.core.job import Job
 from hemiola.trace.workloads.source import pollux_durations_s
@@ -69,13 +69,13 @@ def test_a_job_takes_the_emptiest_hosts_and_pays_for_the_spread() -> None:
 @pytest.mark.parametrize(
     ("application", "size", "gpus", "batch"),
     [
-        ("bert", 384, 6, Batch(10, 5, 360)),
-        ("cifar10", 4096, 12, Batch(341, 0, 4092)),
-        ("ncf", 32768, 1, Batch(16384, 1, 32768)),
-        ("yolov3", 64, 4, Batch(8, 1, 64)),
+        ("bert", 384, 6, BatchSplit(10, 5, 360)),
+        ("cifar10", 4096, 12, BatchSplit(341, 0, 4092)),
+        ("ncf", 32768, 1, BatchSplit(16384, 1, 32768)),
+        ("yolov3", 64, 4, BatchSplit(8, 1, 64)),
     ],
 )
-def test_a_batch_is_split_over_gpus_and_steps(application: str, size: int, gpus: int, batch: Batch) -> None:
+def test_a_batch_is_split_over_gpus_and_steps(application: str, size: int, gpus: int, batch: BatchSplit) -> None:
     assert batch_of(application, size, gpus) == batch
 
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from hemiola.core.errors import FormatError, HemiolaError, InputError, TopologyError
 from hemiola.core.hostlist import MAX_NAMES, compress, expand
+from hemiola.core.resources import Resources
 from hemiola.core.topology import Hosts, Level, MeasuredLink, Topology
-from hemiola.core.units import parse_duration, parse_rate
+from hemiola.core.units import parse_duration, parse_rate, parse_size
 from hemiola.trace.atomic import replacing
 from hemiola.trace.topologies.levels import BUS, FABRIC, LATENCY
 
@@ -29,7 +30,19 @@ __all__ = ["read_native", "topology_text", "write_topology"]
 _Table = Mapping[str, Any]
 _Rows = NDArray[np.int64]
 
-_HOST_KEYS = ("names", "gpus", "gpu_type", "nic", "latency", "fabric", "island", "bus")
+_HOST_KEYS = (
+    "names",
+    "gpus",
+    "gpu_type",
+    "nic",
+    "latency",
+    "fabric",
+    "island",
+    "bus",
+    "cpus",
+    "memory",
+    "bandwidth",
+)
 _DEFAULTS = {"gpu_type": "", "latency": LATENCY, "fabric": FABRIC, "bus": BUS}
 _DOMAIN_KEYS = ("name", "hosts", "children", "uplink")
 _INT_MAX = 1_000_000_000
@@ -76,7 +89,7 @@ def _source(path: str, origin: str, assumed: Mapping[str, str]) -> str:
 
 def _hosts(tables: Sequence[_Table], path: str, assumed: dict[str, str]) -> Hosts:
     names: list[str] = []
-    columns: list[list[Any]] = [[] for _ in _HOST_KEYS[1:]]
+    columns: list[list[Any]] = [[] for _ in range(8)]
     for number, table in enumerate(tables, start=1):
         where = f"{path}: [[hosts]] {number}"
         _only(table, _HOST_KEYS, where)
@@ -86,7 +99,7 @@ def _hosts(tables: Sequence[_Table], path: str, assumed: dict[str, str]) -> Host
             raise InputError(f"{where}: more than {MAX_NAMES:,} hosts", "split the cluster")
         for column, value in zip(columns, _host_values(table, where, assumed), strict=True):
             column += [value] * len(group)
-    gpus, types, nic, latency, fabric, island, bus = columns
+    gpus, types, nic, latency, fabric, island, bus, resources = columns
     return Hosts(
         names=tuple(names),
         gpus=np.array(gpus, dtype=np.int64),
@@ -96,11 +109,12 @@ def _hosts(tables: Sequence[_Table], path: str, assumed: dict[str, str]) -> Host
         fabric_bytes_per_s=np.array(fabric, dtype=float),
         island_gpus=np.array(island, dtype=np.int64),
         bus_bytes_per_s=np.array(bus, dtype=float),
+        resources=tuple(resources),
     )
 
 
 def _host_values(table: _Table, where: str, assumed: dict[str, str]) -> list[Any]:
-    """One group's values in the order of `_HOST_KEYS`, without its names."""
+    """One group's values in the order of `_HOST_KEYS`, without its names; what it has beside GPUs together."""
     full = {**_DEFAULTS, **table}
     assumed.update({key: value for key, value in _DEFAULTS.items() if value and key not in table})
     gpus = _whole(full, "gpus", where)
@@ -112,6 +126,13 @@ def _host_values(table: _Table, where: str, assumed: dict[str, str]) -> list[Any
         _quantity(full, "fabric", parse_rate, where),
         _whole(full, "island", where) if "island" in table else max(gpus, 1),
         _quantity(full, "bus", parse_rate, where),
+        Resources(
+            cpus=float(_whole(table, "cpus", where)) if "cpus" in table else None,
+            memory_bytes=_quantity(table, "memory", parse_size, where) if "memory" in table else None,
+            bandwidth_bytes_per_s=_quantity(table, "bandwidth", parse_rate, where)
+            if "bandwidth" in table
+            else None,
+        ),
     ]
 
 
@@ -216,6 +237,8 @@ _DURATIONS = (("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
 _NETWORK = (("gbit", 1.25e8), ("mbit", 1.25e5))
 _INSIDE = (("GB/s", 1e9), ("MB/s", 1e6))
 
+_SIZES = (("GiB", 2.0**30), ("MiB", 2.0**20))
+
 _Units = tuple[tuple[str, float], ...]
 
 
@@ -261,9 +284,12 @@ def _host_lines(hosts: Hosts) -> Iterator[str]:
         *(getattr(hosts, f"{name}_bytes_per_s").tolist() for name in ("nic", "fabric", "bus")),
         hosts.nic_latency_s.tolist(),
         hosts.island_gpus.tolist(),
+        hosts.resources,
     ]
     rows = zip(hosts.names, zip(*columns, strict=True), strict=True)
-    for (gpus, kind, nic, fabric, bus, latency, island), group in groupby(rows, key=lambda row: row[1]):
+    for (gpus, kind, nic, fabric, bus, latency, island, beside), group in groupby(
+        rows, key=lambda row: row[1]
+    ):
         yield from ("", "[[hosts]]", f"names = {_name_list([name for name, _ in group])}", f"gpus = {gpus}")
         yield from (
             f"gpu_type = {_quoted(kind)}",
@@ -275,6 +301,17 @@ def _host_lines(hosts: Hosts) -> Iterator[str]:
             f"island = {island}",
             f'bus = "{_rate(bus, _INSIDE)}"',
         )
+        yield from _resource_lines(beside)
+
+
+def _resource_lines(beside: Resources) -> Iterator[str]:
+    """What is said of it."""
+    if beside.cpus is not None:
+        yield f"cpus = {beside.cpus:.0f}"
+    if beside.memory_bytes is not None:
+        yield f'memory = "{_shortest(beside.memory_bytes, _SIZES, parse_size, "B")}"'
+    if beside.bandwidth_bytes_per_s is not None:
+        yield f'bandwidth = "{_rate(beside.bandwidth_bytes_per_s)}"'
 
 
 def _level_lines(level: Level, inner: Level | None, hosts: Hosts) -> Iterator[str]:

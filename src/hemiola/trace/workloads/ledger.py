@@ -11,6 +11,7 @@ import msgspec
 
 from hemiola.core.errors import InputError, RowError
 from hemiola.core.job import Batch, Configuration, Profile, Service, Workload, batch_job
+from hemiola.core.resources import ResourceRequest
 from hemiola.trace.workloads.clock import Timestamps, origin_note
 
 __all__ = ["JobDraft", "ReadLedger"]
@@ -44,6 +45,7 @@ class JobDraft(msgspec.Struct, kw_only=True, gc=False):
     recorded_start_s: float | None = None
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
+    resources: ResourceRequest | None = None
     facts: dict[str, float] = {}
 
 
@@ -190,5 +192,6 @@ def _job(draft: JobDraft, origin_s: float) -> Batch:
         recorded_start_s=None if start_s is None else start_s - origin_s,
         recorded_state=draft.recorded_state,
         recorded_hosts=draft.recorded_hosts,
+        resources=draft.resources,
         facts=draft.facts,
     )

@@ -14,6 +14,7 @@ import msgspec
 
 from hemiola.core.errors import FormatError, InputError, RowError
 from hemiola.core.job import Batch, Configuration, Elastic, Objective, Profile, RequestRate, Service, Workload
+from hemiola.core.resources import ResourceRequest
 from hemiola.trace.atomic import replacing
 from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS, Cells, read_rows, table
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
@@ -55,6 +56,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defa
     recorded_start_s: float | None = None
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
+    resources: ResourceRequest | None = None
     facts: dict[str, float] = {}
 
 
@@ -75,6 +77,7 @@ class _ServiceEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, om
     preferred: str = ""
     hosts: int = 0
     pinned: bool = False
+    resources: ResourceRequest | None = None
     facts: dict[str, float] = {}
 
 
@@ -118,6 +121,8 @@ def _flaw(path: str, line: int, entry: _Entry | _ServiceEntry) -> RowError | Non
             return RowError(
                 path, line, field, value, "is no time", "give seconds, 0 or more, less than 300 years"
             )
+    if entry.resources is not None and (flaw := entry.resources.flaw()):
+        return RowError(path, line, "resources", entry.resources, flaw, "give amounts of 0 or more")
     return None
 
 
@@ -160,6 +165,9 @@ _PINNED, _RECORDED_HOSTS = "pinned", "recorded_hosts"
 _OPTIONAL = (*_TEXTS, *_TABLE_COUNTS, _PINNED, *_TIMES, _RECORDED_HOSTS)
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Elastic)}
 _BETWEEN_HOSTS = ";"
+_IN_JSON_ONLY = {
+    "profile": "a profile", "facts": "facts", "configurations": "configurations", "resources": "resources",
+}  # fmt: skip
 _QUOTED = ',"\r\n'
 
 
@@ -220,8 +228,8 @@ def to_csv(workload: Workload) -> str:
 
 
 def _refuse(job: Batch) -> None:
-    if job.profile is not None or job.facts or _value(job, "configurations"):
-        what = "a profile" if job.profile is not None else "facts" if job.facts else "configurations"
+    what = next((words for field, words in _IN_JSON_ONLY.items() if _value(job, field)), "")
+    if what:
         raise InputError(f"job {job.id!r} has {what}, for which a table has no column", "write JSON instead")
     if any(_BETWEEN_HOSTS in host or not host for host in job.recorded_hosts):
         raise InputError(f"job {job.id!r}: a host's name is empty or holds ';'", "write JSON instead")
