@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hemiola.live.engines.base import Connection, Engine
     from hemiola.live.journal import Journal
     from hemiola.live.query.cluster import Following, LiveCluster, LiveHost, LiveJob, Made
-    from hemiola.live.query.forecast import Load
+    from hemiola.live.query.forecast import LinkLoad
 
 
 __all__ = ["frame", "top"]
@@ -53,7 +53,7 @@ class ScreenState:
     """
 
     cluster: LiveCluster
-    loads: Sequence[tuple[Load, list[str]]]
+    loads: Sequence[tuple[LinkLoad, list[str]]]
     problem: str
     engine: str
 

@@ -204,7 +204,10 @@ def run_loop(
             if here > DECISIONS_PER_INSTANT and here > 10 * len(jobs):
                 last = f"the last: {decision}" + (f", refused: {problem}" if problem else "")
                 raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")
-            supported = missing(decision, supports) is None
+            if type(decision) is Start and decision.configuration is None:  # the common case, asked first
+                supported = Start in supports
+            else:
+                supported = missing(decision, supports) is None
             if not supported and gate.is_told(decision):
                 continue
             if note is not None:

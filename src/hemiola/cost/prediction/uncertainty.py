@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hemiola.cost.prediction.lower import Scale
+from hemiola.cost.prediction.lower import CostFactors
 from hemiola.cost.prediction.setting import QUARTILE, Setting
 
 __all__ = ["LINK_DEVIATION", "expected_maximum", "interval_scales", "straggling"]
@@ -38,15 +38,15 @@ def straggling(setting: Setting) -> float:
     return 1.0 + expected_maximum(setting.place.ranks) * setting.hardware.noise / QUARTILE
 
 
-def interval_scales(setting: Setting, expected: Scale) -> tuple[Scale, Scale] | None:
+def interval_scales(setting: Setting, expected: CostFactors) -> tuple[CostFactors, CostFactors] | None:
     """Factors for the interval's two ends; None where no spread is known."""
     deviations = NormalDist().inv_cdf(0.5 + setting.options.confidence / 2)
     compute = deviations * _compute_deviation(setting)
     network = deviations * _network_deviation(setting)
     if not compute and not network:
         return None
-    low = Scale(expected.compute * max(0.0, 1 - compute), max(0.0, 1 - network))
-    return low, Scale(expected.compute * (1 + compute), 1 + network)
+    low = CostFactors(expected.compute * max(0.0, 1 - compute), max(0.0, 1 - network))
+    return low, CostFactors(expected.compute * (1 + compute), 1 + network)
 
 
 def _compute_deviation(setting: Setting) -> float:
