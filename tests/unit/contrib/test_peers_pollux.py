@@ -75,7 +75,9 @@ def test_a_job_takes_the_emptiest_hosts_and_pays_for_the_spread() -> None:
         ("yolov3", 64, 4, BatchSplit(8, 1, 64)),
     ],
 )
-def test_a_batch_is_split_over_gpus_and_steps(application: str, size: int, gpus: int, batch: BatchSplit) -> None:
+def test_a_batch_is_split_over_gpus_and_steps(
+    application: str, size: int, gpus: int, batch: BatchSplit
+) -> None:
     assert batch_of(application, size, gpus) == batch
 
 
