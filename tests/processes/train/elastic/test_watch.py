@@ -69,7 +69,10 @@ def test_a_store_that_is_slow_ends_the_epoch_and_its_member_beats_again_when_it_
     with watched() as (store, board, watch, aborted):
         store.may.clear()
         until(lambda: aborted)
-        assert f"the store of this job at here:1 is gone: nothing was heard of it for {PATIENCE_S:g} s" in aborted[0]
+        assert (
+            f"the store of this job at here:1 is gone: nothing was heard of it for {PATIENCE_S:g} s"
+            in aborted[0]
+        )
         store.may.set()
         beats = board.beat(0, 0)
         until(lambda: board.beat(0, 0) > beats + 3)
