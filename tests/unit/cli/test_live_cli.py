@@ -545,7 +545,7 @@ def _played(journal: Path, key: bytes) -> int:
 def _until(handle: int, words: bytes) -> None:
     seen = b""
     while words not in seen:
-        assert select.select([handle], [], [], 20)[0], f"no {words!r} in {seen[-2000:]!r}"
+        assert select.select([handle], [], [], patience(20))[0], f"no {words!r} in {seen[-2000:]!r}"
         seen += os.read(handle, 65536)
 
 

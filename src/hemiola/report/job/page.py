@@ -71,7 +71,7 @@ def head(metrics: JobMetrics, title: str, verdict: str) -> str:
     other = f'<p class="warning">{escape(verdict)}</p>' if verdict else ""
     return (
         f'<header><p class="brand">Hemiola</p><h1>{escape(title)}</h1><p class="facts">{escape(" · ".join(facts))}</p>'
-        f'<p class="finding">{escape(finding(metrics))}</p><ul class="reasons">{listed}</ul>{other}{_figures(metrics)}</header>'
+        f'<p class="finding">{escape(finding(metrics))}</p><ul class="reasons">{listed}</ul>{other}{_card_figures(metrics)}</header>'
     )
 
 
