@@ -14,6 +14,7 @@ from nobody import as_nobody
 
 from hemiola import cli
 from hemiola.cli.output import folder_writable, writable
+from hemiola.cli.simulate import explain
 from hemiola.core.errors import InputError
 from hemiola.core.result import Comparison
 from hemiola.simulator.sweep.tasks import RunStore
@@ -104,7 +105,7 @@ def test_decisions_that_may_not_be_read_are_refused(open_folder: Path) -> None:
     path = open_folder / "why.jsonl"
     path.write_text("{}")
     path.chmod(0o600)
-    assert as_nobody(lambda: cli.explain(str(path), "a")).startswith("InputError: cannot read")
+    assert as_nobody(lambda: explain(str(path), "a")).startswith("InputError: cannot read")
 
 
 # ---- simulate --------------------------------------------------------------------------------
