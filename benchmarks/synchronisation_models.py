@@ -16,7 +16,7 @@ from torch.nn import functional
 __all__ = ["TASKS", "Task"]
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("core", "sim", "trace", "cost", "plan", "sched", "run", "control", "lab", "report", "cli")
+PACKAGES = ("core", "simulator", "trace", "cost", "plan", "sched", "train", "live", "lab", "report", "cli")
 Batch = tuple[Tensor, Tensor]
 
 
