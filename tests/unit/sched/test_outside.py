@@ -110,7 +110,8 @@ def test_its_parameters_are_read_by_their_types(outside: str) -> None:
         ("nobodys_lab.ideas:Any", "nobodys_lab"),
         ("nobodys_lab:Any", "nobodys_lab"),
         ("nobodys_lab.py:Any", "nobodys_lab.py"),
-        ("./my_policy.py:MyPolicy", "'./my_policy.py' is no module"),
+        ("./my_policy.py:MyPolicy", "there is no file './my_policy.py'"),
+        (".:MyPolicy", "'.' is no module"),
         (":MyPolicy", "'' is no module"),
     ],
 )
@@ -129,6 +130,20 @@ def test_known_policies_by_name_and_parameter() -> None:
     assert policy_from_text("tiresias:thresholds=5/10,promote=0") == Tiresias(thresholds="5/10", promote=0)
     for name, policy in POLICIES.items():
         assert type(policy_from_text(name)) is policy
+
+
+def test_a_policy_of_a_file_needs_no_path_of_modules(tmp_path: Path) -> None:
+    (tmp_path / "my_policy.py").write_text(OUTSIDE)
+    text = f"{tmp_path}/my_policy.py:LastFirst"
+    policy = policy_from_text(f"{text},most=3")
+    assert type(policy) is type(policy_from_text(text))  # loaded once
+    assert policy.most == 3  # type: ignore[attr-defined]
+
+
+def test_a_near_miss_is_guessed() -> None:
+    with pytest.raises(PolicyError) as caught:
+        policy_from_text("tiresia:promote=0")
+    assert "did you mean 'tiresias'?" in caught.value.remedy
 
 
 @pytest.mark.parametrize("text", ["fifoo", "fifoo:placement=yarn", "", "FIFO", " fifo"])
