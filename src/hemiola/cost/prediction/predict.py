@@ -12,6 +12,8 @@ are not public), so everything below the idea is ours:
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +26,11 @@ from hemiola.core.topology import Topology
 from hemiola.cost.parallelism import PLAIN_DDP, Parallelism, Planned
 from hemiola.cost.places import place_ranks
 from hemiola.cost.prediction import account
-from hemiola.cost.prediction.account import bound_s
-from hemiola.cost.prediction.lower import CostFactors
+from hemiola.cost.prediction.account import bound_s, transfer_bound_s
+from hemiola.cost.prediction.lower import Scale
 from hemiola.cost.prediction.setting import USUAL, PredictionOptions, Setting, estimate, exact
 from hemiola.cost.prediction.steady import SteadyRun, run_steady
+from hemiola.cost.prediction.timeline import predicted_timeline
 from hemiola.cost.prediction.uncertainty import interval_scales, straggling
 from hemiola.cost.prediction.value import Prediction
 
@@ -78,14 +81,14 @@ def predict(
     place = place_ranks(topology, ranks, placement, hardware)
     estimates = estimate(graph, hardware) if seconds is None else exact(seconds)
     setting = Setting(graph, hardware, place, parallelism, estimates, options)
-    expected = CostFactors(straggling(setting))
+    expected = Scale(straggling(setting))
     run = run_steady(setting, expected)
     low_s, high_s = _interval(setting, expected, run.iteration_s)
-    alone_s = run.iteration_s if expected == CostFactors() else run_steady(setting, CostFactors()).iteration_s
+    alone_s = run.iteration_s if expected == Scale() else run_steady(setting, Scale()).iteration_s
     return _read(setting, run, low_s, high_s, max(0.0, run.iteration_s - alone_s))
 
 
-def _interval(setting: Setting, expected: CostFactors, middle_s: float) -> tuple[float, float]:
+def _interval(setting: Setting, expected: Scale, middle_s: float) -> tuple[float, float]:
     scales = interval_scales(setting, expected)
     if scales is None:
         return middle_s, middle_s
@@ -98,6 +101,7 @@ def _read(setting: Setting, run: SteadyRun, low_s: float, high_s: float, straggl
     place, graph = setting.place, setting.graph
     links = account.link_uses(setting, run.iteration_s)
     length_s = max(run.iteration_s, 1e-300)
+    likely = (low_s, high_s) if high_s > low_s else None
     notes = setting.notes
     if not run.settled:
         notes += ("iterations do not repeat exactly: the mean of several is given",)
@@ -125,6 +129,6 @@ def _read(setting: Setting, run: SteadyRun, low_s: float, high_s: float, straggl
         straggling_s=straggling_s,
         schedules=setting.schedule_uses,
         notes=notes,
-        _setting=setting,
-        _run=run,
+        _transfer_bound=partial(transfer_bound_s, setting, run),
+        _timeline=partial(predicted_timeline, setting, run, graph.name, likely),
     )

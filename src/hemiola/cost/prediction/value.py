@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hemiola.core.job_timeline import JobTimeline
-
-if TYPE_CHECKING:
-    from hemiola.cost.prediction.setting import Setting
-    from hemiola.cost.prediction.steady import SteadyRun
 
 __all__ = ["Breakdown", "LinkUse", "PathStep", "Prediction", "ScheduleUse", "TransferUse"]
 
@@ -163,15 +159,13 @@ class Prediction:
     straggling_s: float
     schedules: tuple[ScheduleUse, ...]
     notes: tuple[str, ...]
-    _setting: Setting
-    _run: SteadyRun
+    _transfer_bound: Callable[[], float]
+    _timeline: Callable[[], JobTimeline]
 
     @property
     def transfer_bound_s(self) -> float:
         """No order of these transfers could be faster, with the operations in the order in which they stand."""
-        from hemiola.cost.prediction.account import transfer_bound_s
-
-        return transfer_bound_s(self._setting, self._run)
+        return self._transfer_bound()
 
     @property
     def exposed_s(self) -> float:
@@ -185,7 +179,4 @@ class Prediction:
 
     def timeline(self) -> JobTimeline:
         """The steady iteration as a timeline, every operation a span."""
-        from hemiola.cost.prediction.timeline import predicted_timeline
-
-        interval = (self.low_s, self.high_s) if self.high_s > self.low_s else None
-        return predicted_timeline(self._setting, self._run, self.name, interval)
+        return self._timeline()
