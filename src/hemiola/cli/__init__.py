@@ -19,7 +19,7 @@ from hemiola.cli.inspect import inspect
 from hemiola.cli.live import doctor, jobs, nodes
 from hemiola.cli.on_hosts import counters, hold
 from hemiola.cli.output import fail
-from hemiola.cli.plan import plan
+from hemiola.cli.plan import plan, planners
 from hemiola.cli.predict import predict
 from hemiola.cli.renamed import renamed
 from hemiola.cli.run import run, separated
@@ -42,6 +42,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "probe": probe,
     "collective": collective,
     "plan": plan,
+    "planners": planners,
     "run": run,
     "serve": serve,
     "release": release,
@@ -96,7 +97,7 @@ def main() -> None:
     """Run the command line; errors on purpose become one message and exit status 2."""
     from hemiola.core.errors import HemiolaError, InternalError
 
-    sys.path.append("")  # so that --policy my_module:MyPolicy finds a file in the present folder, hiding none
+    sys.path.append("")  # so that --policy my_module:MyPolicy (or --planner) finds a file in the present folder, hiding none
     sys.argv[1:] = separated(renamed(sys.argv[1:]))
     try:
         app()

@@ -1,4 +1,4 @@
-"""`hemiola plan`: in which order a job's gradients should go, what goes together, and what that gains."""
+"""`hemiola plan`: in which order a job's gradients should go, what goes together, and what that gains; `planners`: by whom."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from hemiola.cli.output import placement_of, terminal, writable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.plan.planner import Advice
+    from hemiola.plan.advice import Advice
 
-__all__ = ["plan"]
+__all__ = ["PlannerTexts", "plan", "planners"]
 
 Switch = Parameter(negative="")
+PlannerTexts = Annotated[tuple[str, ...], Parameter(name="--planner", consume_multiple=True, negative="")]
 
 
 def plan(
@@ -27,6 +28,7 @@ def plan(
     topology: str,
     ranks: int,
     hardware: str = "h100",
+    planner: PlannerTexts = (),
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     placement: str = "",
     cores: float | None = None,
@@ -45,6 +47,9 @@ def plan(
         How many; they fill the hosts in order.
     hardware
         What "hemiola calibrate" wrote, or the name of a GPU that is known.
+    planner
+        Who plans, in order, each on what the one before made: tac, "p3:elements=20000", first-use,tac, or your own as
+        package.module:NAME or FILE.py:NAME. See "hemiola planners". Default: auto, what is predicted to be best.
     output
         Write the plan there, for "hemiola predict --plan" and "hemiola run --plan".
     placement
@@ -58,18 +63,20 @@ def plan(
     """
     from hemiola.cost.operations import load_hardware
     from hemiola.cost.prediction import PredictionOptions
-    from hemiola.plan.planner import make_plan
+    from hemiola.plan.advice import make_plan
+    from hemiola.plan.planners import planners_from_text
     from hemiola.plan.problem import PlanProblem
     from hemiola.trace.graph_json import read_graph
     from hemiola.trace.struct_json import write_plan
     from hemiola.trace.topologies import read_topology
 
+    chosen = planners_from_text(planner or "auto")
     writable(output, page)
     problem = PlanProblem(
         read_graph(graph), load_hardware(hardware), read_topology(topology), ranks,
         placement=placement_of(placement), options=PredictionOptions(cores=cores),
     )  # fmt: skip
-    advice = make_plan(problem)
+    advice = make_plan(problem, chosen)
     if output is not None:
         write_plan(advice.plan, output)
     if page is not None:
@@ -87,6 +94,14 @@ def plan(
             print(f"wrote {path}", file=sys.stderr)
 
 
+def planners() -> None:
+    """List the planners with their parameters and sources."""
+    from hemiola.plan.planners import PLANNERS
+    from hemiola.report.words import listed
+
+    terminal().print(listed("planner", PLANNERS))
+
+
 def _as_json(advice: Advice) -> dict[str, Any]:
     return {
         "schema": "hemiola.advice/1",
@@ -94,6 +109,7 @@ def _as_json(advice: Advice) -> dict[str, Any]:
         "after_s": advice.after.iteration_s,
         "bound_s": advice.bound_s,
         "gain": advice.gain,
+        "planners": advice.planners,
         "steps": [{"pass": what, "iteration_s": seconds} for what, seconds in advice.steps],
         "plan": advice.plan,
         "notes": advice.after.notes,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from hemiola.cli.output import placement_of, terminal, writable
+from hemiola.cli.plan import PlannerTexts
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,6 +35,7 @@ def predict(
     ranks: int,
     parallelism: str = "",
     plan: Path | None = None,
+    planner: PlannerTexts = (),
     library: str = "",
     schedules: str = "",
     placement: str = "",
@@ -61,6 +63,8 @@ def predict(
         How they exchange: ddp (unless told otherwise), "ddp:bucket=10MiB", fsdp, "fsdp:reshard=no", "ps:servers=2", none.
     plan
         Exchange by a plan instead: a file of "hemiola plan", made for this graph.
+    planner
+        Exchange by the plan that these planners make, as "hemiola plan --planner" does.
     library
         The collective library: gloo, nccl or hemiola; PyTorch's choice for the hardware unless given.
     schedules
@@ -85,6 +89,8 @@ def predict(
     """
     from hemiola.core.errors import InputError
 
+    if planner:
+        _alone(planner, parallelism=parallelism, plan=plan, library=library, schedules=schedules)
     if plan is not None and parallelism:
         raise InputError(f"--parallelism {parallelism} beside --plan {plan}", "give one of them")
     if plan is not None and library:
@@ -102,6 +108,8 @@ def predict(
     question = _question(
         graph, hardware, topology, ranks, _parallelism(parallelism, plan), placement, options
     )
+    if planner:
+        question = _by_planners(question, planner)
     answer = question.answer()
     changes = _changes(question, answer, other) if what_if or other else ()
     fit = _fit(question) if profile is not None else None
@@ -120,6 +128,33 @@ def predict(
     for path in (report, timeline, profile):
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)
+
+
+def _alone(planner: tuple[str, ...], **others: object) -> None:
+    """Planners decide all of how ranks exchange, over Hemiola's own transport."""
+    from hemiola.core.errors import InputError
+
+    if beside := next((name for name, value in others.items() if value), None):
+        raise InputError(
+            f"--{beside} {others[beside]} beside --planner {' '.join(planner)}",
+            "a planner says how ranks exchange, over Hemiola's own transport: give one of them",
+        )
+
+
+def _by_planners(question: Question, planner: tuple[str, ...]) -> Question:
+    """The same by the plan that these make."""
+    from dataclasses import replace
+
+    from hemiola.cost.parallelism import Planned
+    from hemiola.plan.advice import make_plan
+    from hemiola.plan.planners import planners_from_text
+    from hemiola.plan.problem import PlanProblem
+
+    problem = PlanProblem(
+        question.graph, question.hardware, question.topology, question.ranks,
+        placement=question.placement, options=question.options,
+    )  # fmt: skip
+    return replace(question, parallelism=Planned(make_plan(problem, planners_from_text(planner)).plan))
 
 
 def _question(

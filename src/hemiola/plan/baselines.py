@@ -1,73 +1,61 @@
-"""What others do, as plans: P3's slices and ByteScheduler's partitions. To compare with."""
+"""Orders to compare with, which no paper claims: DistributedDataParallel's own, first in first out, by first use."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
-from hemiola.core.graph import Parameter
-from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.plan.problem import PlanProblem, used_at
+from hemiola.core.graph import Graph
+from hemiola.core.plan import Plan
+from hemiola.core.topology import Topology
+from hemiola.plan.caramel import extended
+from hemiola.plan.planner import Planner
+from hemiola.plan.problem import PlanProblem
 
-__all__ = ["bytescheduler", "fifo", "p3"]
-
-P3_ELEMENTS = 50_000
-BYTESCHEDULER_BYTES = 4_096_000
-
-
-def fifo(problem: PlanProblem) -> Plan:
-    """Every parameter by itself as its gradient becomes ready, all before the optimizer."""
-    transfers = tuple(
-        msgspec.structs.replace(t, priority=rank)
-        for rank, t in enumerate(sorted(problem.apart().transfers, key=lambda t: t.ready(problem.by_name)))
-    )
-    return msgspec.structs.replace(
-        problem.apart(), name="fifo", update="together", transfers=transfers, source="first in, first out"
-    )
+__all__ = ["Ddp", "Fifo", "FirstUse"]
 
 
-def p3(problem: PlanProblem, elements: int = P3_ELEMENTS) -> Plan:
-    """Priority-based parameter propagation (Jayarajan et al., MLSys 2019): slices of equal size, by first use."""
-    return _sliced(problem, "p3", lambda p: elements, f"P3, slices of {elements:,} elements")
+@dataclass(frozen=True)
+class Ddp(Planner):
+    """The buckets of PyTorch's DistributedDataParallel, in its order, all before the optimizer; begins anew.
 
-
-def bytescheduler(
-    problem: PlanProblem, partition_bytes: int = BYTESCHEDULER_BYTES, partitions: int = 4
-) -> Plan:
-    """ByteScheduler (Peng et al., SOSP 2019): partitions by first use.
-
-    Its credit, so many bytes in flight that are not pre-empted, is written down as `chunk_bytes` and delays nothing here:
-    predictions pre-empt at any instant, and the transport that executes plans after 256 KiB at most.
-
-    Args:
-        partition_bytes: BytePS' own size unless told otherwise; the paper tunes it.
-        partitions: of credit.
+    They go over Hemiola's transport, as any plan does: DistributedDataParallel on its own library is what
+    `hemiola plan` compares with.
     """
-    plan = _sliced(
-        problem,
-        "bytescheduler",
-        lambda p: max(1, partition_bytes * math.prod(p.shape) // max(p.size_bytes, 1)),
-        f"ByteScheduler, partitions of {partition_bytes} bytes, credit {partitions}",
-    )
-    return msgspec.structs.replace(plan, chunk_bytes=partition_bytes * partitions)
+
+    name = "ddp"
+    source = "PyTorch 2.13, torch/csrc/distributed/c10d/reducer.cpp"
+
+    def improve(self, graph: Graph, topology: Topology, cost: PlanProblem, plan: Plan) -> Plan:
+        """Whatever the plan so far is."""
+        return cost.usual()
 
 
-def _sliced(problem: PlanProblem, name: str, elements: Callable[[Parameter], int], source: str) -> Plan:
-    order = sorted(problem.trained, key=lambda p: used_at(p, problem.graph))
-    transfers: list[PlannedTransfer] = []
-    for parameter in order:
-        for number, piece in enumerate(slices(parameter, elements(parameter))):
-            transfers.append(
-                PlannedTransfer(name=f"{parameter.name} [{number}]", pieces=(piece,), priority=len(transfers))
-            )
-    plan = problem.apart()
-    return msgspec.structs.replace(plan, name=name, transfers=tuple(transfers), source=source)
+@dataclass(frozen=True)
+class Fifo(Planner):
+    """What goes together stays so, and goes as it becomes ready, all before the optimizer."""
+
+    name = "fifo"
+    source = "first in, first out"
+
+    def improve(self, graph: Graph, topology: Topology, cost: PlanProblem, plan: Plan) -> Plan:
+        """The same transfers in another order."""
+        known = cost.following(plan).by_name
+        order = sorted(plan.transfers, key=lambda transfer: transfer.ready(known))
+        transfers = tuple(msgspec.structs.replace(t, priority=rank) for rank, t in enumerate(order))
+        return msgspec.structs.replace(
+            plan, name=self.name, update="together", transfers=transfers, source=self.source
+        )
 
 
-def slices(parameter: Parameter, elements: int) -> Iterator[Piece]:
-    """A parameter in pieces of at most so many elements."""
-    count = math.prod(parameter.shape)
-    for start in range(0, count, elements):
-        yield Piece(parameter.name, start, min(start + elements, count))
+@dataclass(frozen=True)
+class FirstUse(Planner):
+    """What goes together stays so, and goes by its first use in the next forward, each parameter updated on arrival."""
+
+    name = "first-use"
+    source = "by first use"
+
+    def improve(self, graph: Graph, topology: Topology, cost: PlanProblem, plan: Plan) -> Plan:
+        """The same transfers in another order, across the iteration's end."""
+        return msgspec.structs.replace(extended(cost, plan), name="first use", source=self.source)

@@ -1,136 +1,71 @@
-"""Makes the plan that a training job adopts, and says why: candidates are predicted, the best one is kept."""
+"""The one seam between Hemiola and a planner: a plan in, a better plan out. What planners exist is not known here."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
-import msgspec
-
+from hemiola.core.graph import Graph
 from hemiola.core.plan import Plan
-from hemiola.core.units import format_bytes, format_duration
-from hemiola.cost.parallelism import DDP
-from hemiola.cost.prediction import Prediction
-from hemiola.plan.caramel import batched, split, with_primitives
+from hemiola.core.topology import Topology
 from hemiola.plan.problem import PlanProblem
 
-__all__ = ["Advice", "make_plan"]
+__all__ = ["WORTH", "Planner", "better", "planned"]
 
-KIB, MIB = 1 << 10, 1 << 20
-BATCHES = (64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB)
-PIECES = (4 * MIB, 16 * MIB)
 WORTH = 0.001
-"""A further pass has to shorten the iteration by so much to be kept."""
-AS_FAST = 0.003
-"""Of plans that are predicted so little apart the one of fewest transfers: each costs its hosts something."""
+"""What is tried has to shorten the iteration by so much to be kept."""
 
 
-@dataclass(frozen=True, eq=False)
-class Advice:
-    """A plan and what it is predicted to do.
+class Planner(ABC):
+    """Makes a plan of a plan. A value: a frozen dataclass whose fields are its parameters.
+
+    Planners follow one another: each gets what the one before it made. The first gets every parameter by itself, by its first
+    use in the next forward, updated on arrival.
 
     Attributes:
-        plan: verified.
-        before: the iteration as PyTorch's DistributedDataParallel has it, on its own collective library.
-        after: by the plan.
-        steps: each pass that was kept, and the iteration with it.
+        name: as in `--planner NAME`.
+        source: the paper or system it follows.
     """
 
-    plan: Plan
-    before: Prediction
-    after: Prediction
-    steps: tuple[tuple[str, float], ...]
+    name: ClassVar[str] = ""
+    source: ClassVar[str] = ""
 
-    @property
-    def gain(self) -> float:
-        """Relative: 0.3 for an iteration that is 1.3 times as fast."""
-        return self.before.iteration_s / self.after.iteration_s - 1
+    @abstractmethod
+    def improve(self, graph: Graph, topology: Topology, cost: PlanProblem, plan: Plan) -> Plan:
+        """A plan for the same graph and ranks.
 
-    @property
-    def bound_s(self) -> float:
-        """No order of the same work takes less."""
-        return self.after.bound_s
+        Args:
+            graph: the iteration whose gradients go by the plan.
+            topology: where its ranks are.
+            cost: what things take there: `cost.predict(plan)` an iteration, `cost.compute_s` each operation,
+                `cost.cost(size_bytes)` an all-reduce; and how many ranks there are.
+            plan: so far.
 
+        Raises:
+            PlanError, GraphError: it can do nothing with this plan or graph; says why and what to do.
+        """
 
-def make_plan(problem: PlanProblem, progress: Callable[[str], None] = lambda what: None) -> Advice:
-    """The best plan found.
+    def passes(
+        self, graph: Graph, topology: Topology, cost: PlanProblem, plan: Plan
+    ) -> Iterator[tuple[str, Plan]]:
+        """The same step by step: what was done, and the plan with it, the last of which is what `improve` returns.
 
-    Args:
-        progress: told what is tried.
-
-    Raises:
-        GraphError, InputError, TopologyError: what is asked cannot be predicted.
-    """
-    before = problem.predict_parallelism(DDP())
-    best, steps, changes = problem.apart(), [("buckets of 25 MiB (DDP)", before.iteration_s)], list[str]()
-    progress("by first use")
-    time_s = problem.predict(best).iteration_s
-    steps.append(("by first use, across the iteration's end", time_s))
-    changes.append(
-        "Gradients go by the first use of their parameters in the next forward, and forward starts as soon as "
-        "its first parameters are there."
-    )
-
-    def kept(what: str, words: str, candidates: list[Plan]) -> bool:
-        nonlocal best, time_s
-        progress(what)
-        tried = [(problem.predict(plan).iteration_s, number) for number, plan in enumerate(candidates)]
-        found_s, number = min(tried, default=(time_s, -1))
-        if found_s > time_s * (1 - WORTH):
-            return False
-        best, time_s = candidates[number], found_s
-        steps.append((what, found_s))
-        changes.append(words)
-        return True
-
-    tables = problem.apart(by_rows=True)
-    if tables.transfers != best.transfers:
-        kept(
-            "of tables the rows in use",
-            "Of embeddings' tables only the rows go that some rank has looked up; where a table is the output layer's weight "
-            "too, that layer's part of its gradient goes at the beginning of backward.",
-            [tables],
-        )
-    progress("small ones together")
-    batches = [(problem.predict(plan).iteration_s, plan, limit) for plan, limit in _batches(problem, best)]
-    fastest_s = min([time_s, *(seconds for seconds, _, _ in batches)])
-    for seconds, plan, limit in sorted(batches, key=lambda entry: len(entry[1].transfers)):
-        if seconds <= fastest_s * (1 + AS_FAST):
-            changes.append(
-                f"Small gradients go together, up to {format_bytes(limit)}: {len(plan.transfers)} transfers instead of "
-                f"{len(best.transfers)}."
-            )
-            best, time_s = plan, seconds
-            steps.append(("small ones together", seconds))
-            break
-    kept(
-        "large ones in pieces",
-        "Large gradients go in pieces.",
-        [
-            plan
-            for plan in (split(problem, best, limit) for limit in PIECES)
-            if plan.transfers != best.transfers
-        ],
-    )
-    named = with_primitives(problem, best)
-    if by := Counter(transfer.algorithm for transfer in named.transfers if transfer.algorithm):
-        words = ", ".join(f"{count} by {algorithm}" for algorithm, count in by.items())
-        changes.append(f"Transfers are reduced by the algorithm that is cheapest for their size: {words}.")
-    plan = msgspec.structs.replace(
-        named, name="accelerated", changes=tuple(changes), source=_source(problem, before, time_s)
-    ).verify(problem.graph)
-    return Advice(plan, before, problem.predict(plan), tuple(steps))
+        What changes nothing that a prediction sees is called "".
+        """
+        yield self.name or type(self).__name__, self.improve(graph, topology, cost, plan)
 
 
-def _batches(problem: PlanProblem, plan: Plan) -> list[tuple[Plan, int]]:
-    """This plan with small gradients together, in several ways, and the limit of each."""
-    found = [(batched(problem, plan, limit), limit) for limit in BATCHES]
-    return [(other, limit) for other, limit in found if len(other.transfers) < len(plan.transfers)]
+def planned(problem: PlanProblem, *planners: Planner) -> Plan:
+    """What these planners make of a problem, one after the other."""
+    plan = problem.apart()
+    for planner in planners:
+        plan = planner.improve(problem.graph, problem.topology, problem, plan)
+    return plan
 
 
-def _source(problem: PlanProblem, before: Prediction, time_s: float) -> str:
-    return (
-        f"for {problem.ranks} ranks on {problem.topology.name} with {problem.hardware.name}: "
-        f"{format_duration(before.iteration_s)} as DistributedDataParallel, {format_duration(time_s)} by this plan"
-    )
+def better(cost: PlanProblem, plan: Plan, candidates: Iterable[Plan]) -> Plan:
+    """Of candidates the one with the shortest iteration, if it is worth it; else the plan as it was."""
+    best = min(candidates, key=lambda one: cost.predict(one).iteration_s, default=plan)
+    limit_s = cost.predict(plan).iteration_s * (1 - WORTH)
+    return best if cost.predict(best).iteration_s <= limit_s else plan

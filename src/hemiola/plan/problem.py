@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,11 +16,12 @@ from hemiola.core.hardware import Hardware
 from hemiola.core.plan import ROWS_MOST, Part, Piece, Plan, PlannedTransfer
 from hemiola.core.topology import Topology
 from hemiola.cost.collective.library import HEMIOLA, Cost, collective_cost
+from hemiola.cost.operations import operation_seconds
 from hemiola.cost.parallelism import DDP, Parallelism, Planned
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.prediction import USUAL, Prediction, PredictionOptions, predict
 
-__all__ = ["PlanProblem", "used_at"]
+__all__ = ["PlanProblem", "sliced", "used_at", "whole"]
 
 HEADS_MOST = 0.5
 """Up to which share of touched rows the head's part of a tied table is worth sending before."""
@@ -39,20 +42,33 @@ class PlanProblem:
     placement: tuple[int, ...] | None = None
     options: PredictionOptions = USUAL
     seconds: NDArray[np.float64] | None = None
-    _known: dict[Plan, Prediction] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[Parallelism, Prediction] = field(default_factory=dict, init=False, repr=False)
 
     def predict(self, plan: Plan) -> Prediction:
-        """The iteration by this plan; the same plan is executed once."""
-        if plan not in self._known:
-            self._known[plan] = self.predict_parallelism(Planned(plan))
-        return self._known[plan]
+        """The iteration by this plan; the same plan is executed once, whatever it says of itself."""
+        return self.predict_parallelism(Planned(msgspec.structs.replace(plan, changes=(), source="")))
 
     def predict_parallelism(self, parallelism: Parallelism) -> Prediction:
         """The iteration by any way to exchange."""
-        return predict(
-            self.graph, self.hardware, self.topology, self.ranks, parallelism,
-            placement=self.placement, options=self.options, seconds=self.seconds,
-        )  # fmt: skip
+        if parallelism not in self._known:
+            self._known[parallelism] = predict(
+                self.graph, self.hardware, self.topology, self.ranks, parallelism,
+                placement=self.placement, options=self.options, seconds=self.seconds,
+            )  # fmt: skip
+        return self._known[parallelism]
+
+    @cached_property
+    def compute_s(self) -> NDArray[np.float64]:
+        """What each operation computes."""
+        return operation_seconds(self.graph, self.hardware).seconds if self.seconds is None else self.seconds
+
+    def following(self, plan: Plan) -> PlanProblem:
+        """The same with the graph's operations in the order of a plan; not to be asked about plans with an order."""
+        order = list(plan.operation_order)
+        if not order:
+            return self
+        seconds = None if self.seconds is None else self.seconds[order]
+        return replace(self, graph=self.graph.reordered(order), seconds=seconds)
 
     @cached_property
     def place(self) -> RankPlaces:
@@ -120,3 +136,38 @@ def whole(parameter: Parameter) -> Piece:
 def used_at(parameter: Parameter, graph: Graph) -> int:
     """Its first use; after everything if nothing uses it."""
     return parameter.first_use if parameter.first_use >= 0 else len(graph.operations)
+
+
+def sliced(problem: PlanProblem, plan: Plan, elements: Callable[[Parameter], int]) -> Plan:
+    """Every parameter by itself in slices of equal size, by first use, and updated on arrival; parts of tables stay as they are.
+
+    Args:
+        elements: the most in a slice of a parameter.
+    """
+    own = problem.following(plan)
+    known, place = own.by_name, {parameter.name: number for number, parameter in enumerate(own.trained)}
+    found: list[tuple[tuple[int, int], PlannedTransfer]] = []
+    for transfer in plan.transfers:
+        for piece in transfer.pieces:
+            parameter = known[piece.parameter]
+            urgency = used_at(parameter, own.graph), place.get(parameter.name, -1)
+            pieces = _slices(piece, elements(parameter)) if transfer.part == "all" else ()
+            apart = [PlannedTransfer(name=piece.parameter, pieces=(one,)) for one in pieces] or [transfer]
+            found += [(urgency, one) for one in apart]
+    return msgspec.structs.replace(plan, update="on-arrival", transfers=tuple(_numbered(found)))
+
+
+def _numbered(found: list[tuple[tuple[int, int], PlannedTransfer]]) -> Iterator[PlannedTransfer]:
+    """By urgency, then by place in the parameter; slices get numbers behind their names."""
+    count: dict[str, int] = {}
+    for priority, (_, transfer) in enumerate(sorted(found, key=lambda f: (f[0], f[1].pieces[0].start))):
+        name = transfer.name
+        if transfer.part == "all":
+            number = count[name] = count.get(name, -1) + 1
+            name = f"{name} [{number}]"
+        yield msgspec.structs.replace(transfer, name=name, priority=priority)
+
+
+def _slices(piece: Piece, elements: int) -> Iterator[Piece]:
+    for start in range(piece.start, piece.stop, elements):
+        yield Piece(piece.parameter, start, min(start + elements, piece.stop))

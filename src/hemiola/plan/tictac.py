@@ -10,6 +10,11 @@ transfer time of a set, r in it, that lets some operation that waits for several
 
 Where the paper is silent: that comparison is not transitive, so "first" is found by one scan against the
 best so far, and what is equal in both goes by its place in the graph.
+
+The paper's worker receives parameters from parameter servers before its forward needs them. A plan's transfers are received in
+the same way where each parameter is updated on arrival (`update: on-arrival`): what a gradient's transfer brings is what the
+first operation that reads the parameter waits for. `Tic` and `Tac` order these; what goes together stays so. Where all transfers
+are waited for before forward begins, nothing is received during it, and there is nothing to order: that is an error.
 """
 
 from __future__ import annotations
@@ -20,15 +25,102 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.errors import GraphError
+from hemiola.core.errors import GraphError, PlanError
 from hemiola.core.graph import PHASES, Graph
+from hemiola.core.plan import Plan
+from hemiola.core.topology import Topology
 from hemiola.kernels.executor import execute
 from hemiola.kernels.executor.tasks import Execution, tasks_from_columns
+from hemiola.plan.planner import Planner
+from hemiola.plan.problem import PlanProblem
 
-__all__ = ["OrderEfficiency", "ReceiveGraph", "efficiency", "receive_graph", "tac", "tic", "tic_ranks"]
+__all__ = [
+    "OrderEfficiency",
+    "ReceiveGraph",
+    "Tac",
+    "Tic",
+    "efficiency",
+    "plan_receives",
+    "receive_graph",
+    "tac",
+    "tic",
+    "tic_ranks",
+]
+
+
+@dataclass(frozen=True)
+class Tic(Planner):
+    """TicTac's order that needs no times: by how many transfers let some operation go on; equals share a rank."""
+
+    name = "tic"
+    source = "Hashemi, Abdu Jyothi, Campbell: TicTac, MLSys 2019"
+
+    def improve(self, graph: Graph, topology: Topology, cost: PlanProblem, plan: Plan) -> Plan:
+        """The same transfers in another order."""
+        received, numbers = plan_receives(cost, plan)
+        return _ordered(plan, self.name, dict(zip(numbers, tic_ranks(received), strict=True)))
+
+
+@dataclass(frozen=True)
+class Tac(Planner):
+    """TicTac's order by times: what lets most computation go on for the least transfer time goes first."""
+
+    name = "tac"
+    source = "Hashemi, Abdu Jyothi, Campbell: TicTac, MLSys 2019"
+
+    def improve(self, graph: Graph, topology: Topology, cost: PlanProblem, plan: Plan) -> Plan:
+        """The same transfers in another order."""
+        received, numbers = plan_receives(cost, plan)
+        return _ordered(
+            plan, self.name, {numbers[transfer]: rank for rank, transfer in enumerate(tac(received))}
+        )
+
+
+def plan_receives(cost: PlanProblem, plan: Plan) -> tuple[ReceiveGraph, tuple[int, ...]]:
+    """What a plan's transfers bring to the next forward, and which of them those are: what nothing reads is left out.
+
+    Each takes as long as its all-reduce by itself.
+
+    Raises:
+        PlanError: nothing is received during forward.
+        GraphError: forward reads nothing of what is trained.
+    """
+    if plan.update != "on-arrival":
+        raise PlanError(
+            f"TicTac orders what arrives while forward computes, and the plan so far ({plan.name}) waits for all transfers before",
+            "put a planner before it that updates parameters on arrival: --planner first-use,tac (ddp and fifo do not)",
+        )
+    own, order = cost.following(plan), list(plan.operation_order)
+    number = {parameter.name: i for i, parameter in enumerate(own.graph.parameters)}
+    groups = [tuple({number[piece.parameter] for piece in t.pieces}) for t in plan.transfers]
+    transfer_s = [
+        cost.cost(t.size_bytes(own.by_name), t.algorithm).seconds(cost.place) for t in plan.transfers
+    ]
+    compute_s = cost.compute_s[order] if order else cost.compute_s
+    received, numbers = _received(own.graph, compute_s, groups, transfer_s)
+    if not numbers:
+        raise GraphError(
+            f"the forward of {cost.graph.name!r} reads no parameter that gets a gradient: TicTac has nothing to order",
+            "capture the whole iteration (hemiola capture), or take a planner that needs no forward: fifo",
+        )
+    return received, numbers
+
+
+def _ordered(plan: Plan, name: str, rank: dict[int, int]) -> Plan:
+    """By these ranks; what has none goes last."""
+    transfers = tuple(
+        msgspec.structs.replace(transfer, priority=rank.get(number, len(plan.transfers)))
+        for number, transfer in enumerate(plan.transfers)
+    )
+    words = f"Gradients go in the order in which TicTac ({name.upper()}) would receive parameters for the next forward."
+    return msgspec.structs.replace(
+        plan, name=name, transfers=transfers, changes=(*plan.changes, words),
+        source=f"{plan.source}, then {name.upper()} (TicTac)",
+    )  # fmt: skip
 
 
 # Computation that waits for tensors from elsewhere: what TicTac orders. One channel brings them, one
@@ -134,21 +226,39 @@ def receive_graph(graph: Graph, compute_s: NDArray[np.float64], transfer_s: Sequ
         compute_s: of each of its operations.
         transfer_s: of each of its parameters; parameters that no operation reads are left out.
     """
-    operations = graph.operations
+    received, _ = _received(graph, compute_s, [(i,) for i in range(len(graph.parameters))], transfer_s)
+    return received
+
+
+def _received(
+    graph: Graph,
+    compute_s: NDArray[np.float64],
+    groups: Sequence[tuple[int, ...]],
+    transfer_s: Sequence[float],
+) -> tuple[ReceiveGraph, tuple[int, ...]]:
+    """A forward pass that receives parameters in groups, and which of the groups it reads.
+
+    Args:
+        groups: the parameters that each transfer brings.
+        transfer_s: of each group.
+    """
+    operations, parameters = graph.operations, graph.parameters
     forward = np.flatnonzero(operations.phase == PHASES.index("forward"))
     place = {int(operation): i for i, operation in enumerate(forward)}
-    used = [i for i, parameter in enumerate(graph.parameters) if parameter.first_use in place]
+    used = [g for g, group in enumerate(groups) if any(parameters[i].first_use in place for i in group)]
     reads: list[list[int]] = [[] for _ in forward]
-    for number, i in enumerate(used):
-        reads[place[graph.parameters[i].first_use]].append(number)
+    for number, g in enumerate(used):
+        for operation in sorted({parameters[i].first_use for i in groups[g]} & place.keys()):
+            reads[place[operation]].append(number)
     after = [tuple(place[d] for d in operations.dependencies(int(o)).tolist() if d in place) for o in forward]
-    return ReceiveGraph(
-        names=tuple(graph.parameters[i].name for i in used),
-        transfer_s=tuple(float(transfer_s[i]) for i in used),
+    found = ReceiveGraph(
+        names=tuple(parameters[groups[g][0]].name for g in used),
+        transfer_s=tuple(float(transfer_s[g]) for g in used),
         compute_s=tuple(float(compute_s[o]) for o in forward),
         reads=tuple(map(tuple, reads)),
         after=tuple(after),
     )
+    return found, tuple(used)
 
 
 def tic_ranks(graph: ReceiveGraph) -> tuple[int, ...]:

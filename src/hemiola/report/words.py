@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ __all__ = [
     "Column",
     "cell",
     "change",
+    "listed",
     "never_ran",
     "no_job_ended",
     "policy_list",
@@ -193,14 +194,24 @@ def _shared(values: dict[str, str], policies: int) -> dict[str, str]:
 
 def policy_list(policies: dict[str, type[Any]]) -> Table:
     """Rich's table of policies: what each does, its parameters with defaults, its source."""
+    return listed("policy", policies)
+
+
+def listed(word: str, known: Mapping[str, type[Any]]) -> Table:
+    """Rich's table of what can be asked for by name.
+
+    Args:
+        word: what one is called.
+        known: classes with a docstring, fields for parameters, and a source.
+    """
     from rich.table import Table
 
     table = Table(show_lines=True)
-    for head in ("policy", "what it does", "parameters", "source"):
+    for head in (word, "what it does", "parameters", "source"):
         table.add_column(head, overflow="fold")
-    for name, policy in policies.items():
-        first = (inspect.getdoc(policy) or "").split("\n\n")[0].replace("\n", " ")
-        table.add_row(name, first, _parameters(policy), policy.source)
+    for name, kind in known.items():
+        first = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
+        table.add_row(name, first, _parameters(kind), kind.source)
     return table
 
 

@@ -23,8 +23,8 @@ from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.core.plan import ALGORITHMS, FEW, SMALL_BYTES, Piece, PlannedTransfer
 from hemiola.cost.parallelism import Planned
 from hemiola.cost.prediction import predict
+from hemiola.plan.advice import make_plan
 from hemiola.plan.caramel import batched, split, widened, with_primitives
-from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import PlanProblem
 from hemiola.trace.graph_json import write_graph
 from hemiola.trace.struct_json import read_plan, write_hardware

@@ -11,8 +11,8 @@ from tiny_graphs import device, flat, layers
 from hemiola.core.errors import GraphError, PlanError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
 from hemiola.cost.parallelism import DDP
+from hemiola.plan.advice import make_plan
 from hemiola.plan.caramel import batched, split
-from hemiola.plan.planner import make_plan
 from hemiola.plan.problem import PlanProblem
 
 RATE = 1e6

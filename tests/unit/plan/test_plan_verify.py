@@ -12,8 +12,11 @@ from tiny_graphs import device, flat, layers
 
 from hemiola.core.errors import InputError, PlanError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.plan.baselines import bytescheduler, fifo, p3
+from hemiola.plan.baselines import Fifo
+from hemiola.plan.bytescheduler import ByteScheduler
 from hemiola.plan.caramel import batched, extended, split, widened, with_primitives
+from hemiola.plan.p3 import P3
+from hemiola.plan.planner import planned
 from hemiola.plan.problem import PlanProblem
 from hemiola.trace.struct_json import read_plan, write_plan
 
@@ -88,7 +91,8 @@ sizes = st.lists(st.integers(1, 5000).map(lambda n: 4 * n), min_size=1, max_size
 def test_every_pass_keeps_a_plan_right(given_sizes, limit, piece):
     graph, _ = layers(given_sizes, [0.01] * len(given_sizes), [0.02] * len(given_sizes))
     it = problem(graph)
-    for start in (it.apart(), it.usual(), fifo(it), p3(it, 700), bytescheduler(it, 900)):
+    others = (planned(it, planner) for planner in (Fifo(), P3(700), ByteScheduler(900)))
+    for start in (it.apart(), it.usual(), *others):
         together = batched(it, start, limit)
         apart = split(it, together, piece)
         for found in (start, together, apart, extended(it, apart), with_primitives(it, apart)):
@@ -101,7 +105,7 @@ def test_every_pass_keeps_a_plan_right(given_sizes, limit, piece):
 
 
 def test_slices_have_p3s_size():
-    found = p3(problem())
+    found = planned(problem(), P3())
     pieces = [t.pieces[0] for t in found.transfers if t.pieces[0].parameter == "layer.1.weight"]
     assert [(p.start, p.stop) for p in pieces] == [(0, 50_000), (50_000, 100_000)]
 

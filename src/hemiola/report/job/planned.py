@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hemiola.core.job_timeline import SPAN_KINDS, JobTimeline
 from hemiola.cost.prediction import Prediction
-from hemiola.plan.planner import Advice
+from hemiola.plan.advice import Advice
 from hemiola.report.document import asset, document, write_page
 from hemiola.report.job.words import duration, percent, seconds_scale
 

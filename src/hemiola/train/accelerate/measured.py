@@ -231,7 +231,7 @@ def autoplan(
         min_gain: as a share: 0.03 for 1.03 times as fast.
     """
     from hemiola.cost.parallelism import DDP
-    from hemiola.plan.planner import make_plan
+    from hemiola.plan.advice import make_plan
 
     graph, seconds = measured_graph(name, measured, parameters)
     problem = problem_of(graph, seconds, links, ranks, cores, measured.noise)

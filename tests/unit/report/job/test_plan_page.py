@@ -17,7 +17,7 @@ from hemiola.cli.plan import plan as plan_verb
 from hemiola.core.graph import Graph
 from hemiola.core.hardware import Hardware
 from hemiola.core.units import format_duration
-from hemiola.plan.planner import Advice, make_plan
+from hemiola.plan.advice import Advice, make_plan
 from hemiola.plan.problem import PlanProblem
 from hemiola.report.job.planned import GUTTER, ROWS, Block, _lanes, _nice, _rows, _wrapped, render_plan
 from hemiola.trace.graph_json import write_graph

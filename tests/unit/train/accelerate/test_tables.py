@@ -15,7 +15,7 @@ from torch import nn
 
 from hemiola.core.errors import PlanError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.plan.planner import make_plan
+from hemiola.plan.advice import make_plan
 from hemiola.train.accelerate.embeddings import TiedHead, planned_tables, tables_of
 from hemiola.train.accelerate.measured import mean_of, measured_graph, problem_of
 from hemiola.train.accelerate.probe import (
