@@ -25,7 +25,7 @@ from hemiola.cost.collective.price import Fitting, both_ways, given_schedule, sc
 from hemiola.cost.parallelism import DDP, FSDP
 from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.prediction import Prediction, PredictionOptions, predict
-from hemiola.plan.collective.planner import Planner, fitted_to
+from hemiola.plan.collective.planner import SchedulePlanner, fitted_to
 from hemiola.plan.collective.synthesis import synthesise
 from hemiola.trace.msccl import equal_chunks, msccl_text, parse_msccl
 
@@ -189,7 +189,7 @@ def test_one_host_at_a_quarter_of_the_rate() -> None:
     usual, fitted = run(None, 16_000_000), run(fitted_to, 16_000_000)
     assert usual.iteration_s == pytest.approx(1 + 1.5 * 1.28)
     assert 1 + 1.28 < fitted.iteration_s < 1 + 1.28 * 1.02
-    schedule = Planner(topology(*SLOW), ["n0", "n1", "n2", "n3"]).schedule("all-reduce", 16e6)
+    schedule = SchedulePlanner(topology(*SLOW), ["n0", "n1", "n2", "n3"]).schedule("all-reduce", 16e6)
     assert schedule is not None
     alone_s = schedule_seconds(schedule, 16e6, placed(*SLOW))
     assert fitted.iteration_s == pytest.approx(1 + alone_s)
@@ -283,7 +283,7 @@ def test_a_process_group_and_a_prediction_choose_alike() -> None:
     """By name of host, by class of size, for every collective."""
     cluster = topology(*SLOW, uplinks=(40 * MB, 20 * MB))
     place = place_ranks(cluster, 4)
-    choose, planner = fitted_to(place), Planner(cluster, cluster.hosts.names)
+    choose, planner = fitted_to(place), SchedulePlanner(cluster, cluster.hosts.names)
     for collective in ("all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce"):
         mine, its = choose(collective, 15e6), planner.schedule(collective, 1 << 24)
         assert (mine and mine.moves) == (its and its.moves)

@@ -22,7 +22,7 @@ from hemiola.core.topology import Topology
 from hemiola.cost.collective.duration import bounds, schedule_seconds
 from hemiola.cost.collective.library import GROUP, collective_cost
 from hemiola.plan.collective.packing import TreePacking, pack_trees, packings
-from hemiola.plan.collective.planner import Planner
+from hemiola.plan.collective.planner import SchedulePlanner
 from hemiola.plan.collective.synthesis import synthesise, tree_schedule
 
 MB = 1e6
@@ -217,7 +217,7 @@ def test_what_is_gathered_goes_round_a_ring_where_everybody_to_everybody_takes_l
 ) -> None:
     """Of it 8 times 8 / 16 leave a host with 8 ranks, by a ring 15 / 16; from a host with one rank as much goes either way."""
     topology = Topology.flat(hosts=2, gpus_per_host=gpus, nic_bytes_per_s=12.5 * MB)
-    planner = Planner(topology, [name for name in topology.hosts.names for _ in range(gpus)])
+    planner = SchedulePlanner(topology, [name for name in topology.hosts.names for _ in range(gpus)])
     found = planner.schedule("all-gather", 16 * MB)
     assert (found and found.source) == goes
     if found is not None:
@@ -229,7 +229,7 @@ def test_what_is_gathered_goes_round_a_ring_where_everybody_to_everybody_takes_l
 def test_a_reduction_goes_down_a_tree_where_the_groups_ring_takes_longer(root: int) -> None:
     """Of the data, 15 / 8 leave a host by the all-reduce round a ring that the group does without a schedule."""
     topology = Topology.flat(hosts=2, gpus_per_host=8, nic_bytes_per_s=12.5 * MB)
-    planner = Planner(topology, [name for name in topology.hosts.names for _ in range(8)])
+    planner = SchedulePlanner(topology, [name for name in topology.hosts.names for _ in range(8)])
     found = planner.schedule("reduce", 16 * MB, root=root)
     assert found is not None and (found.collective, found.root) == ("reduce", root)
     ring_s = schedule_seconds(ring(range(16)), 16 * MB, planner.place)
@@ -240,7 +240,7 @@ def test_a_reduction_goes_down_a_tree_where_the_groups_ring_takes_longer(root: i
 def test_a_broadcast_crosses_once_between_hosts_on_which_ranks_are_dealt_in_turns(root: int) -> None:
     """The group's tree of rank numbers would cross four times."""
     topology = Topology.flat(hosts=2, gpus_per_host=4, nic_bytes_per_s=12.5 * MB)
-    found = Planner(topology, topology.hosts.names * 4).schedule("broadcast", 16 * MB, root=root)
+    found = SchedulePlanner(topology, topology.hosts.names * 4).schedule("broadcast", 16 * MB, root=root)
     assert found is not None and found.root == root
     between = [move for move in found.moves if (move.source.rank - move.target.rank) % 2]
     assert len(between) == found.chunks
@@ -250,13 +250,13 @@ def test_a_broadcast_crosses_once_between_hosts_on_which_ranks_are_dealt_in_turn
 def test_a_broadcast_goes_the_usual_way_where_ranks_of_a_host_stand_together(names: str) -> None:
     flat = Topology.flat(hosts=2, gpus_per_host=4, nic_bytes_per_s=12.5 * MB)
     topology = replace(flat, hosts=replace(flat.hosts, names=("a", "b")))
-    assert Planner(topology, list(names)).schedule("broadcast", 16 * MB) is None
+    assert SchedulePlanner(topology, list(names)).schedule("broadcast", 16 * MB) is None
 
 
 def test_hosts_may_run_more_ranks_than_their_topology_has_gpus() -> None:
     """A probe that saw none wrote one for each of its ranks."""
     topology = hosts([50 * MB, 50 * MB, 50 * MB, 12.5 * MB]).topology
-    planner = Planner(topology, [name for name in topology.hosts.names for _ in range(8)])
+    planner = SchedulePlanner(topology, [name for name in topology.hosts.names for _ in range(8)])
     assert planner.place.counts == ((0, 8), (1, 8), (2, 8), (3, 8))
     schedule = planner.schedule("all-reduce", 16 * MB)
     assert schedule is not None and schedule.ranks == 32
@@ -314,7 +314,7 @@ def test_ranks_in_other_places_are_held_back_as_their_links_are() -> None:
     own = replace(flat.hosts, nic_bytes_per_s=np.array([1, 1, 1, 2]) * 12.5e6)
     topology = replace(flat, hosts=own).check()
     a, b, c, fast = topology.hosts.names
-    schedule = Planner(topology, [fast, a, b, c]).schedule("all-reduce", 16e6)
+    schedule = SchedulePlanner(topology, [fast, a, b, c]).schedule("all-reduce", 16e6)
     assert schedule is not None and schedule.paces
     sent = Counter[int]()
     for pace in schedule.paces:
@@ -326,10 +326,10 @@ def test_ranks_in_other_places_are_held_back_as_their_links_are() -> None:
 def test_what_is_used_stays_where_another_gains_little(order: str) -> None:
     """Measured again, one host has 3 % more: in whichever order ranks stand on their hosts. A ring that gains 7 % is another."""
 
-    def planner(rate: float) -> Planner:
+    def planner(rate: float) -> SchedulePlanner:
         flat = Topology.flat(hosts=4, gpus_per_host=1)
         rates = np.array([12.5e6, 12.5e6, 12.5e6, rate])
-        return Planner(
+        return SchedulePlanner(
             replace(flat, hosts=replace(flat.hosts, names=tuple("abcd"), nic_bytes_per_s=rates)), list(order)
         )
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_graphs import device, flat, layers
 
-from cost.tiny_graphs import device, flat, layers
 from hemiola.cli.plan import plan as plan_verb
 from hemiola.cli.plan import planners as planners_verb
 from hemiola.cli.predict import predict as predict_verb
@@ -368,7 +368,7 @@ def test_the_table_shows_each_beside_ddp_and_the_bound(
 
 
 def test_planners_stand_alone_in_predict(asked: Asked) -> None:
-    for other in ({"strategy": "fsdp"}, {"library": "nccl"}, {"plan": Path("p.json")}):
+    for other in ({"parallelism": "fsdp"}, {"library": "nccl"}, {"plan": Path("p.json")}):
         (name,) = other
         with pytest.raises(InputError, match=f"--{name} .* beside --planner tac"):
             predict_verb(asked.graph, **asked.rest, planner=("tac",), **other)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from hemiola.cost.collective.duration import schedule_seconds
 from hemiola.cost.contention import Colliding
 from hemiola.cost.iteration import IterationModel
 from hemiola.cost.places import place_ranks
-from hemiola.plan.collective.planner import Planner
+from hemiola.plan.collective.planner import SchedulePlanner
 from hemiola.simulator.rules import Semantics, semantics_by_name
 from hemiola.simulator.simulate import simulate
 
@@ -56,7 +56,7 @@ def test_one_host_at_a_quarter_of_the_rate() -> None:
 
 def test_what_a_process_group_would_use_takes_as_long() -> None:
     """But for the filling of its pipeline."""
-    schedule = Planner(slow(), slow().hosts.names).schedule("all-reduce", 16 * MB)
+    schedule = SchedulePlanner(slow(), slow().hosts.names).schedule("all-reduce", 16 * MB)
     assert schedule is not None
     taken_s = schedule_seconds(schedule, 16 * MB, place_ranks(slow(), 4))
     crossing = IterationModel(slow(), fitted=True).crossing(wanting(4), at((0, 1), (1, 1), (2, 1), (3, 1)))

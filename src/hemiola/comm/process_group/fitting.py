@@ -27,7 +27,7 @@ from hemiola.core.collective.schedule import Collective, CollectiveSchedule
 from hemiola.core.errors import HemiolaError, InputError, TransportError
 from hemiola.cost.network_fit import FittedNetwork
 from hemiola.plan.collective.balance import RANKS
-from hemiola.plan.collective.planner import Planner, size_class
+from hemiola.plan.collective.planner import SchedulePlanner, size_class
 from hemiola.trace.msccl import read_msccl
 from hemiola.trace.struct_json import read_schedule
 from hemiola.trace.topologies import read_topology
@@ -236,7 +236,7 @@ class _Measured(_Chosen):
             if self._end.rank == 0:
                 self._rates = _rates_alone(found.fit(), homes) if self.hosts == self._end.ranks else None
                 hosts = [homes.names[host] for host in homes.host_of]
-                plan = Planner(measured_topology(found, homes), hosts).schedule
+                plan = SchedulePlanner(measured_topology(found, homes), hosts).schedule
         self.begin_epoch(plan)
         self._forget()
 
@@ -319,4 +319,4 @@ def _given(path: str, ranks: int, peers: Sequence[Peer]) -> _Plan:
     hosts = [
         next((name for name in (peer.address, *peer.names) if name in known), peer.address) for peer in peers
     ]
-    return Planner(topology, hosts).schedule
+    return SchedulePlanner(topology, hosts).schedule

@@ -22,7 +22,7 @@ from hemiola.cost.places import RankPlaces as Ranks
 from hemiola.cost.places import place_ranks
 from hemiola.plan.collective.synthesis import Synthesis, synthesise
 
-__all__ = ["Planner", "fitted_to", "size_class", "usual_seconds"]
+__all__ = ["SchedulePlanner", "fitted_to", "size_class", "usual_seconds"]
 
 _log = logging.getLogger("hemiola.strategy")
 _LEAST, _MOST = 16, 26
@@ -41,7 +41,7 @@ def fitted_to(place: Ranks) -> Callable[[Collective, float], CollectiveSchedule 
     Predictions take it as `cost.prediction.Options.schedules`.
     """
     names = place.topology.hosts.names
-    planner = Planner(place.topology, [names[place.counts[host][0]] for host in place.host_of])
+    planner = SchedulePlanner(place.topology, [names[place.counts[host][0]] for host in place.host_of])
 
     @cache
     def planned(collective: Collective, size_bytes: int) -> CollectiveSchedule | None:
@@ -50,7 +50,7 @@ def fitted_to(place: Ranks) -> Callable[[Collective, float], CollectiveSchedule 
     return lambda collective, size_bytes: planned(collective, size_class(size_bytes))
 
 
-class Planner:
+class SchedulePlanner:
     """Plans for the ranks of one job."""
 
     def __init__(self, topology: Topology, hosts: Sequence[str]) -> None:
