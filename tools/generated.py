@@ -1,4 +1,4 @@
-"""Write anew what is generated: two reference pages, what the examples print, what the README shows of it.
+"""Write anew what is generated: three reference pages, what the examples print, what the README shows of it.
 
     make generated
 
@@ -37,6 +37,7 @@ def generated() -> dict[str, Callable[[], str]]:
     """Every generated file, and what makes its text."""
     pages: dict[str, Callable[[], str]] = {
         "docs/reference/cli.md": command_line,
+        "docs/reference/planners.md": planners,
         "docs/reference/policies.md": policies,
         "README.md": readme,
     }
@@ -155,6 +156,25 @@ def policies() -> str:
             parts.append(f"## Under `--semantics {name}`\n\nSee [semantics](semantics.md).")
             parts += _by_file(own, "###")
             shown |= set(own.values())
+    return "\n\n".join(parts) + "\n"
+
+
+def planners() -> str:
+    """The page on planners, from their docstrings."""
+    from hemiola.plan.planners import PLANNERS
+
+    parts = [
+        "# Planners",
+        MARK,
+        "What makes [plans](plans.md). Name one, or several in order, to `hemiola plan --planner` and `hemiola predict --planner`: "
+        "`name`, with parameters as `name:parameter=value,parameter=value`, and your own as `package.module:NAME,parameter=value` "
+        "or `path/to/file.py:NAME` ([how to write one](../guides/plan.md#a-planner-of-your-own)). `tictac` is another name of "
+        "`tac`. `hemiola planners` prints the list. Each gets the plan that the one before it made; the first gets every parameter "
+        "by itself, by its first use in the next forward, updated on arrival. All plans go over Hemiola's transport.",
+        "Each stands in one file, which says what its paper leaves open and what was chosen; the texts below are those files' "
+        "heads.",
+        *_by_file(PLANNERS),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -92,7 +92,7 @@ def plan_receives(cost: PlanProblem, plan: Plan) -> tuple[ReceiveGraph, tuple[in
     if plan.update != "on-arrival":
         raise PlanError(
             f"TicTac orders what arrives while forward computes, and the plan so far ({plan.name}) waits for all transfers before",
-            "put a planner before it that updates parameters on arrival: --planner first-use,tac (ddp and fifo do not)",
+            "put a planner before it that updates parameters on arrival: --planner ddp,first-use,tac",
         )
     own, order = cost.following(plan), list(plan.operation_order)
     number = {parameter.name: i for i, parameter in enumerate(own.graph.parameters)}
