@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
@@ -11,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from hemiola.core.collective.schedule import FEWEST_BYTES
 from hemiola.core.errors import GraphError, InputError
 from hemiola.core.graph import PHASES, Graph
 from hemiola.core.hardware import Hardware
@@ -25,17 +28,10 @@ from hemiola.cost.collective.library import (
     measurement,
     measurements,
 )
-from hemiola.cost.collective.price import Fitting, both_ways
+from hemiola.cost.collective.price import FITTED, Fitting, both_ways, schedule_cost
 from hemiola.cost.operations import EVIDENCE, operation_seconds
 from hemiola.cost.parallelism import Parallelism, Transfer
 from hemiola.cost.places import RankPlaces
-from hemiola.cost.prediction.by_schedules import (
-    Alike,
-    alike,
-    check_schedules,
-    costs_by_schedules,
-    schedule_uses,
-)
 from hemiola.cost.prediction.value import ScheduleUse
 
 __all__ = ["QUARTILE", "USUAL", "PredictionOptions", "Setting", "estimate", "exact", "server_cost"]
@@ -125,6 +121,80 @@ def server_cost(transfer: Transfer, place: RankPlaces, library: Library, hardwar
     )
 
 
+# Which collectives go by schedules, and what those need: large ones of a library that carries them out.
+
+Alike = tuple[str, float, int, str]
+"""What transfers have in common that need the same: collective, size, server, algorithm."""
+
+
+def _alike(transfer: Transfer) -> Alike:
+    """Of one of them."""
+    return transfer.collective, transfer.size_bytes, transfer.server, transfer.algorithm
+
+
+def _check_schedules(library: Library, parallelism: Parallelism) -> None:
+    """Refuse schedules where nothing can go by them.
+
+    Raises:
+        InputError: a library that chooses by itself, or transfers that pause each other.
+    """
+    if parallelism.preemptive:
+        raise InputError(
+            f"collectives by schedules beside {parallelism.label}, whose transfers pause each other",
+            "a plan has algorithms of its own: leave --schedules or --plan out",
+        )
+    if not library.by_schedules:
+        raise InputError(
+            f"collectives by schedules, and {library.name}, which chooses its own algorithms",
+            "predict with Hemiola's process group (--library hemiola), or leave --schedules out",
+        )
+
+
+def _costs_by_schedules(
+    transfers: Iterable[Transfer], fitting: Fitting, place: RankPlaces, library: Library, hardware: Hardware
+) -> dict[Alike, Cost]:
+    """What those transfers need that go by schedules."""
+    if place.ranks < 2:
+        return {}
+    choose, found = fitting(place), dict[Alike, Cost]()
+    for key in dict.fromkeys(map(_alike, transfers)):
+        name, size_bytes, server, _ = key
+        collective = next((one for one in FITTED if one == name), None)
+        if collective is None or server >= 0 or size_bytes <= FEWEST_BYTES:
+            continue
+        schedule = choose(collective, size_bytes)
+        if schedule is not None:
+            found[key] = schedule_cost(schedule, size_bytes, place, library, hardware)
+    return found
+
+
+def _schedule_uses(
+    transfers: Iterable[Transfer],
+    fitted: Mapping[Alike, Cost],
+    usual: Callable[[Transfer], Cost],
+    place: RankPlaces,
+) -> tuple[ScheduleUse, ...]:
+    """How each kind and size of collective goes, beside the usual way; of each kind the largest first.
+
+    Args:
+        fitted: what those need that go by schedules.
+        usual: what one would need without them.
+    """
+    own = [transfer for transfer in transfers if transfer.server < 0]
+    count, one_of = Counter(map(_alike, own)), {_alike(transfer): transfer for transfer in own}
+    found = []
+    for key in sorted(count, key=lambda key: (key[0], -key[1])):
+        its, otherwise = fitted.get(key), usual(one_of[key])
+        seconds = (its or otherwise).seconds(place)
+        found.append(
+            ScheduleUse(
+                key[0], key[1], count[key], its.algorithm if its else "", seconds,
+                otherwise.algorithm, otherwise.seconds(place),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
 OPTIMIZER = PHASES.index("optimizer")
 
 _FOR = re.compile(r"^captured with PyTorch \S+ for (\w+)")
@@ -196,7 +266,7 @@ class Setting:
         if not (np.isfinite(seconds) & (seconds >= 0)).all():
             raise GraphError("seconds has an entry that is no number of 0 or more", "estimate it again")
         if self.options.schedules is not None:
-            check_schedules(self.library, self.parallelism)
+            _check_schedules(self.library, self.parallelism)
 
     @cached_property
     def library(self) -> Library:
@@ -223,11 +293,11 @@ class Setting:
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
         """What each transfer needs of the links and the processor."""
-        one_of = {alike(transfer): transfer for transfer in self.transfers}
+        one_of = {_alike(transfer): transfer for transfer in self.transfers}
         costs = {key: self._fitted.get(key) or self._usual(transfer) for key, transfer in one_of.items()}
         if self._fitted:
             costs = dict(zip(costs, both_ways(list(costs.values()), len(self.place.links)), strict=True))
-        return tuple(costs[alike(transfer)] for transfer in self.transfers)
+        return tuple(costs[_alike(transfer)] for transfer in self.transfers)
 
     def _usual(self, transfer: Transfer) -> Cost:
         if transfer.server < 0:
@@ -242,18 +312,18 @@ class Setting:
         fitting = self.options.schedules
         if fitting is None:
             return {}
-        return costs_by_schedules(self.transfers, fitting, self.place, self.library, self.hardware)
+        return _costs_by_schedules(self.transfers, fitting, self.place, self.library, self.hardware)
 
     def goes_by_schedule(self, transfer: Transfer) -> bool:
         """Whether it does."""
-        return alike(transfer) in self._fitted
+        return _alike(transfer) in self._fitted
 
     @cached_property
     def schedule_uses(self) -> tuple[ScheduleUse, ...]:
         """How collectives go where schedules are asked for, beside the usual way."""
         if self.options.schedules is None:
             return ()
-        return schedule_uses(self.transfers, self._fitted, self._usual, self.place)
+        return _schedule_uses(self.transfers, self._fitted, self._usual, self.place)
 
     @cached_property
     def compute_s(self) -> NDArray[np.float64]:
