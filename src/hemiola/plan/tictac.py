@@ -20,7 +20,6 @@ are waited for before forward begins, nothing is received during it, and there i
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -263,10 +262,9 @@ def _received(
 
 def tic_ranks(graph: ReceiveGraph) -> tuple[int, ...]:
     """The rank of each transfer; equals share one, and the next is counted on (0, 0, 2)."""
-    _, least = _properties(
-        _waiting(graph, timed=False), [1.0] * len(graph.names), (1 << len(graph.names)) - 1
-    )
-    return tuple(sum(other < own for other in least) for own in least)
+    count = len(graph.names)
+    _, least = _properties(_waiting(graph, timed=False), np.ones(count), np.ones(count, dtype=bool))
+    return tuple(int((least < own).sum()) for own in least)
 
 
 def tic(graph: ReceiveGraph) -> tuple[int, ...]:
@@ -278,17 +276,17 @@ def tic(graph: ReceiveGraph) -> tuple[int, ...]:
 def tac(graph: ReceiveGraph) -> tuple[int, ...]:
     """The transfers, first to last."""
     time_s = graph.transfer_s
-    waiting = _waiting(graph, timed=True)
-    left = (1 << len(time_s)) - 1
+    waiting, seconds = _waiting(graph, timed=True), np.array(time_s)
+    left = np.ones(len(time_s), dtype=bool)
     order: list[int] = []
-    while left:
-        alone_s, least_s = _properties(waiting, time_s, left)
-        best = -1
-        for transfer in range(len(time_s)):
-            if left >> transfer & 1 and (best < 0 or _before(transfer, best, alone_s, time_s, least_s)):
-                best = transfer
-        order.append(best)
-        left &= ~(1 << best)
+    while left.any():
+        alone_s, least_s = (found.tolist() for found in _properties(waiting, seconds, left))
+        first, *others = np.flatnonzero(left).tolist()
+        for transfer in others:
+            if _before(transfer, first, alone_s, time_s, least_s):
+                first = transfer
+        order.append(first)
+        left[first] = False
     return tuple(order)
 
 
@@ -298,31 +296,31 @@ def _before(a: int, b: int, alone_s: list[float], time_s: tuple[float, ...], lea
     return first < second or (first == second and least_s[a] < least_s[b])
 
 
-def _waiting(graph: ReceiveGraph, *, timed: bool) -> dict[int, float]:
-    """Computation by the set of transfers that it waits for."""
-    found: Counter[int] = Counter()
+def _waiting(graph: ReceiveGraph, *, timed: bool) -> tuple[NDArray[np.bool_], list[float]]:
+    """Sets of transfers that some computation waits for (a row each), and how much computation that is."""
+    found: dict[int, float] = {}
     for bits, seconds in zip(graph.needs, graph.compute_s, strict=True):
-        found[bits] += seconds if timed else 0.0  # type: ignore[assignment]
-    return dict(found)
+        if bits:
+            found[bits] = found.get(bits, 0.0) + (seconds if timed else 0.0)
+    members = np.zeros((len(found), len(graph.names)), dtype=bool)
+    for row, bits in enumerate(found):
+        members[row, _members(bits)] = True
+    return members, list(found.values())
 
 
 def _properties(
-    waiting: dict[int, float], time_s: tuple[float, ...] | list[float], left: int
-) -> tuple[list[float], list[float]]:
+    waiting: tuple[NDArray[np.bool_], list[float]], time_s: NDArray[np.float64], left: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """P and M+ of each transfer, given those that are outstanding."""
-    alone_s, least_s = [0.0] * len(time_s), [math.inf] * len(time_s)
-    by_set: dict[int, float] = {}
-    for bits, seconds in waiting.items():
-        if bits & left:
-            by_set[bits & left] = by_set.get(bits & left, 0.0) + seconds
-    for bits, seconds in by_set.items():
-        members = _members(bits)
-        if len(members) == 1:
-            alone_s[members[0]] += seconds
-            continue
-        total_s = sum(time_s[transfer] for transfer in members)
-        for transfer in members:
-            least_s[transfer] = min(least_s[transfer], total_s)
+    alone_s, least_s = np.zeros(len(time_s)), np.full(len(time_s), math.inf)
+    outstanding = waiting[0] & left
+    counts = outstanding.sum(axis=1)
+    for row in np.flatnonzero(counts == 1).tolist():
+        alone_s[outstanding[row].argmax()] += waiting[1][row]
+    for row in np.flatnonzero(counts > 1).tolist():
+        own = outstanding[row]
+        total_s = time_s[own].cumsum()[-1]  # one after the other, so that equal sets have equal times
+        least_s[own] = np.minimum(least_s[own], total_s)
     return alone_s, least_s
 
 
