@@ -32,7 +32,7 @@ from hemiola.cost.parallelism import Transfer
 from hemiola.cost.prediction.setting import Setting
 from hemiola.kernels.executor.tasks import Tasks, tasks_from_columns
 
-__all__ = ["ComputeStep", "Lowered", "Scale", "core_links", "lower", "rank_steps"]
+__all__ = ["ComputeStep", "CostFactors", "Lowered", "core_links", "lower", "rank_steps"]
 
 Flows = list[tuple[float, tuple[int, ...]]]
 """Bytes, and the links that they cross."""
@@ -138,7 +138,7 @@ class _Totals:
 
 
 @dataclass(frozen=True)
-class Scale:
+class CostFactors:
     """Factors on what computing and sending takes: 1 for the expected, others for an interval's ends."""
 
     compute: float = 1.0
@@ -207,7 +207,7 @@ class _Rows:
         return number
 
 
-def lower(setting: Setting, steps: tuple[ComputeStep, ...], iterations: int, scale: Scale) -> Lowered:
+def lower(setting: Setting, steps: tuple[ComputeStep, ...], iterations: int, scale: CostFactors) -> Lowered:
     """The tasks of so many iterations."""
     return _Lowering(setting, steps, scale).run(iterations)
 
@@ -223,7 +223,7 @@ class _Channel:
 class _Lowering:
     """The working state of `lower`."""
 
-    def __init__(self, setting: Setting, steps: tuple[ComputeStep, ...], scale: Scale) -> None:
+    def __init__(self, setting: Setting, steps: tuple[ComputeStep, ...], scale: CostFactors) -> None:
         self.setting, self.steps, self.scale = setting, steps, scale
         self.rows = _Rows()
         self.ranks = _representatives(setting)

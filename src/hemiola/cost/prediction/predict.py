@@ -27,7 +27,7 @@ from hemiola.cost.parallelism import PLAIN_DDP, Parallelism, Planned
 from hemiola.cost.places import place_ranks
 from hemiola.cost.prediction import account
 from hemiola.cost.prediction.account import bound_s, transfer_bound_s
-from hemiola.cost.prediction.lower import Scale
+from hemiola.cost.prediction.lower import CostFactors
 from hemiola.cost.prediction.setting import USUAL, PredictionOptions, Setting, estimate, exact
 from hemiola.cost.prediction.steady import SteadyRun, run_steady
 from hemiola.cost.prediction.timeline import predicted_timeline
@@ -81,14 +81,14 @@ def predict(
     place = place_ranks(topology, ranks, placement, hardware)
     estimates = estimate(graph, hardware) if seconds is None else exact(seconds)
     setting = Setting(graph, hardware, place, parallelism, estimates, options)
-    expected = Scale(straggling(setting))
+    expected = CostFactors(straggling(setting))
     run = run_steady(setting, expected)
     low_s, high_s = _interval(setting, expected, run.iteration_s)
-    alone_s = run.iteration_s if expected == Scale() else run_steady(setting, Scale()).iteration_s
+    alone_s = run.iteration_s if expected == CostFactors() else run_steady(setting, CostFactors()).iteration_s
     return _read(setting, run, low_s, high_s, max(0.0, run.iteration_s - alone_s))
 
 
-def _interval(setting: Setting, expected: Scale, middle_s: float) -> tuple[float, float]:
+def _interval(setting: Setting, expected: CostFactors, middle_s: float) -> tuple[float, float]:
     scales = interval_scales(setting, expected)
     if scales is None:
         return middle_s, middle_s

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hemiola.cost.prediction.lower import ComputeStep, Lowered, Scale, lower, rank_steps
+from hemiola.cost.prediction.lower import ComputeStep, CostFactors, Lowered, lower, rank_steps
 from hemiola.cost.prediction.setting import Setting
 from hemiola.kernels.executor import execute
 from hemiola.kernels.executor.tasks import Execution
@@ -40,7 +40,7 @@ class SteadyRun:
     settled: bool
 
 
-def run_steady(setting: Setting, scale: Scale) -> SteadyRun:
+def run_steady(setting: Setting, scale: CostFactors) -> SteadyRun:
     """Execute 3 iterations, and twice as many as long as they do not repeat, up to 24."""
     steps = rank_steps(setting)
     count = FIRST_TRY
