@@ -97,7 +97,9 @@ def main() -> None:
     """Run the command line; errors on purpose become one message and exit status 2."""
     from hemiola.core.errors import HemiolaError, InternalError
 
-    sys.path.append("")  # so that --policy my_module:MyPolicy (or --planner) finds a file in the present folder, hiding none
+    sys.path.append(
+        ""
+    )  # so that --policy my_module:MyPolicy (or --planner) finds a file in the present folder, hiding none
     sys.argv[1:] = separated(renamed(sys.argv[1:]))
     try:
         app()
