@@ -412,8 +412,8 @@ def test_huge_arrays_are_not_expanded(text: str):
     assert time.process_time() - began_s < 10.0
 
 
-def waiting(text: str) -> wire.Job:
-    jobs = msgspec.convert(sample("24.11.5", "jobs")["jobs"], list[wire.Job])
+def waiting(text: str) -> wire.RestJob:
+    jobs = msgspec.convert(sample("24.11.5", "jobs")["jobs"], list[wire.RestJob])
     array = next(job for job in jobs if job.array_task_string == "0-9%2")
     number = msgspec.structs.replace(array.array_job_id, number=2)
     return msgspec.structs.replace(array, array_job_id=number, array_task_string=text)
@@ -431,9 +431,9 @@ JSON = st.recursive(
 def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObject, value: Any):
     body = sample("26.05.5", "jobs")
     job = json.loads(json.dumps(body["jobs"][data.draw(st.integers(0, len(body["jobs"]) - 1))]))
-    job[data.draw(st.sampled_from(sorted(wire.Job.__struct_fields__)))] = value
+    job[data.draw(st.sampled_from(sorted(wire.RestJob.__struct_fields__)))] = value
     with contextlib.suppress(EngineError, msgspec.ValidationError):
-        record = msgspec.convert(job, wire.Job)
+        record = msgspec.convert(job, wire.RestJob)
         for element in wire.elements_of(record) or []:
             row = wire.job_row(record, element)
             assert "\n" not in f"{row.state}{row.reason}{row.host_list}{row.bound_to}{row.partition}"
@@ -454,7 +454,7 @@ def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObje
     ],
 )  # fmt: skip
 def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent: bool):
-    (row,) = wire.node_rows([wire.Node("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)])
+    (row,) = wire.node_rows([wire.RestNode("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)])
     assert [row] == node_rows(f"h1|{'+'.join(state).lower()}|gpu:h100:8(S:0-1)|p|3/13/0/16|1000|300|ib|\n")
     assert (row.state, row.silent, row.gpus, row.features) == (shown, silent, 8, {"ib"})
 
@@ -462,4 +462,4 @@ def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent
 @pytest.mark.parametrize("node", [("h 1", ["IDLE"]), ("h1", ["ID LE"]), ("h1|x", ["IDLE"])])
 def test_nodes_that_cannot_be_are_refused(node: tuple[str, list[str]]):
     with pytest.raises(EngineError, match="of the node"):
-        wire.node_rows([wire.Node(*node, "gpu:8", ["p"], [])])
+        wire.node_rows([wire.RestNode(*node, "gpu:8", ["p"], [])])

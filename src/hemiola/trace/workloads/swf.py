@@ -1,4 +1,4 @@
-"""The Standard Workload WorkloadFormat, version 2.2 (Feitelson et al., Parallel Workloads Archive).
+"""The Standard Workload Format, version 2.2 (Feitelson et al., Parallel Workloads Archive).
 
 Source: cs.huji.ac.il/labs/parallel/workload/swf.html. Eighteen columns between blanks, `;` before a
 comment, -1 for what is not known. The format counts processors; they are read as GPUs.
@@ -95,4 +95,4 @@ def _known(cells: Cells, column: str) -> str:
     return "" if cells.text(column) == "-1" else cells.text(column)
 
 
-SWF = WorkloadFormat("swf", "Standard Workload WorkloadFormat", _match, _read)
+SWF = WorkloadFormat("swf", "Standard Workload Format", _match, _read)
