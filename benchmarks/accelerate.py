@@ -45,7 +45,7 @@ class Found:
     Attributes:
         walls_s: of iterations, by way ("ddp", "best", "accelerated") and turn.
         bucket_mb: which was best.
-        said: what acceleration said of itself at the end (`core.acceleration.Acceleration`, as JSON).
+        said: what acceleration said of itself at the end (`core.plan.Acceleration`, as JSON).
     """
 
     case: Case

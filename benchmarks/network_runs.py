@@ -26,11 +26,11 @@ MATTERS = (
     "core",
     "sched",
     "cost",
-    "sim",
+    "kernels",
     "trace",
-    "control/simulat*",
-    "control/semantics*",
-    "control/records*",
+    "analysis",
+    "simulator",
+    "contrib",
 )
 
 

@@ -105,7 +105,7 @@ class CollectiveCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """One collective of one library, measured between given hosts.
 
     A collective of n ranks on a tensor of `size` bytes takes `steps(n) * alpha_s + share(n) * size /
-    bytes_per_s`, where steps and share are those of the library's algorithm (`cost.collectives`): 2(n-1)
+    bytes_per_s`, where steps and share are those of the library's algorithm (`cost.collective.library`): 2(n-1)
     and 2(n-1)/n for a ring all-reduce. An all-gather's and a reduce-scatter's size is the whole tensor's.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 A recording, a reader of somebody else's trace and the predictor all produce it, so that what ran
 and what was predicted are read, compared and drawn by the same code. Columnar inside: a production
-trace has millions of spans; `core.timeline_builder` makes one row by row. Files are `trace`'s business.
+trace has millions of spans; `TimelineBuilder` makes one row by row. Files are `trace`'s business.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contention law: how jobs whose traffic shares a link slow each other. Laws are values.
 
 Every policy of a comparison runs under the same law. What each law says, when it holds and what
-bounds it is derived in docs/concepts/contention.md; `sim.fluid` computes it. This module knows
+bounds it is derived in docs/concepts/contention.md; `kernels.fluid` computes it. This module knows
 neither placements nor profiles: a job here is numbers and the links it uses.
 """
 
@@ -38,7 +38,7 @@ class Law(ABC):
 
     @abstractmethod
     def sharing(self) -> Sharing:
-        """What `sim.fluid` computes for it."""
+        """What `kernels.fluid` computes for it."""
 
     def network(self, link_bytes_per_s: ArrayLike) -> SharedNetwork:
         """An empty network with these link capacities (bytes/s, `math.inf` allowed) under this law.

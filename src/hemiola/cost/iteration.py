@@ -104,7 +104,7 @@ class IterationModel:
             unless given. Comparisons across fabrics need it: only then does a job do as many
             iterations on each of them.
         fitted: whether all-reduces go by schedules that fit the links of each placement, where these gain a tenth
-            over the ring (`cost.fitted_links`). Recorded run times are those of rings.
+            over the ring (`cost.network_fit`). Recorded run times are those of rings.
     """
 
     def __init__(

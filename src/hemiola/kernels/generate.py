@@ -2,7 +2,7 @@
 
     generated:jobs=1000,gpus=512,load=0.8,mix=lingjun,arrivals=diurnal,duration_mean=2h,seed=0
 
-Sizes and durations come from `mixes`; arrivals are spread over just the time in which the jobs' work
+Sizes and durations come from mixes (`JobMix`); arrivals are spread over just the time in which the jobs' work
 is `load` of what `gpus` GPUs could do. Chance is NumPy's PCG64, one stream each for sizes, durations,
 arrivals, models and which jobs are elastic, so that changing one leaves the others as they were. Times
 are whole milliseconds, the same on every machine.

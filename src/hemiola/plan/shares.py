@@ -131,7 +131,7 @@ def _rates(demand: HostDemand, link_bytes_per_s: float) -> tuple[float | None, f
 _ADDING = 3
 """Bytes of memory moved per byte that is added: two are read, one is written."""
 _PARCEL_BYTES = 2 << 20
-"""Parameters travel in parcels of this size at most (`run.servers`)."""
+"""Parameters travel in parcels of this size at most (`train.parameter_server`)."""
 
 
 def demand_of(problem: PlanProblem, servers: int, host: int = 0) -> HostDemand:

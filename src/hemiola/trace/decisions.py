@@ -201,7 +201,7 @@ def _lines(rows: list[bytes], path: Path) -> Iterator[DecisionLine]:
             ) from error
 
 
-# Writing the decisions file: all that is needed to tell why a job waited. `decision_log` has its types.
+# Writing the decisions file: all that is needed to tell why a job waited. Its types stand above.
 
 
 def write_decisions(comparison: Comparison, path: Path) -> None:

@@ -9,7 +9,7 @@ At every instant a rank is in exactly one part:
     other        none of these, and something else was recorded (copies, the framework's own work)
     idle         nothing was recorded
 
-What `exposed` rests on (`job_completed.Evidence`), the same for the whole timeline:
+What `exposed` rests on (`complete.Evidence`), the same for the whole timeline:
 
     waits      the timeline has spans of kind "wait": exposed is their union, and nothing else. A rank that
                waits does not compute, whatever operation encloses the wait. It includes waiting for late ranks.

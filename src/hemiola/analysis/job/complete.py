@@ -33,7 +33,7 @@ __all__ = [
 COMPUTE, COMMUNICATION, WAIT, INPUT, COPY, OTHER = range(len(SPAN_KINDS))
 
 Evidence = Literal["waits", "transfers", "inferred"]
-"""What exposed communication rests on; see `job_parts`."""
+"""What exposed communication rests on; see `breakdown`."""
 
 Floats = NDArray[np.float64]
 Columns = TypeVar("Columns", Spans, TransferLog)

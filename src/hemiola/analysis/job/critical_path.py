@@ -83,7 +83,7 @@ def critical_path(
     """The path through the window [low_s, high_s] of iteration `number`, over all ranks.
 
     Args:
-        timeline: completed (`job_completed`).
+        timeline: completed (`complete`).
         found: its transfers.
         number: told to the reader.
         low_s: where the walk stops: the iteration's first instant on any rank.

@@ -1,10 +1,10 @@
 """What a training job did, in figures: the one number, the parts, the bounds, the late ranks, the path.
 
 Pure functions of a `JobTimeline`, the same for what was measured and what was predicted. Figures are of
-steady iterations (`job_parts.steady` has the rule). A figure that cannot be known is NaN, never 0.
+steady iterations (`breakdown.steady` has the rule). A figure that cannot be known is NaN, never 0.
 
 The one number is `exposed_share`: of all the time that the ranks spent in an iteration, the share in which
-communication held them up (`job_parts` says on what evidence); the median over steady iterations.
+communication held them up (`breakdown` says on what evidence); the median over steady iterations.
 
 Scheduling efficiency is TicTac's (Hashemi et al., MLSys 2019, and its released code): with M and P the
 union of a rank's communicating and computing time, U from the first to the last instant of either, and G the gaps

@@ -1,4 +1,4 @@
-"""All-reduces whose shares follow what links take (`plan.collectives.balance`), while a network changes.
+"""All-reduces whose shares follow what links take (`plan.collective.balance`), while a network changes.
 
 Each rank notes what comes to it during a collective, and tells the first one, which tells all what it believes of
 every rank's link when the next one begins. Nobody who calls waits for that word: a collective begins when it has come.

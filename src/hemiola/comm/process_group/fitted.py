@@ -165,7 +165,7 @@ class Refresh:
 
 
 LATE = ("", "wait", "relay", "carry-over")
-"""What is done about ranks that are late: waited for, or not (`run.late`)."""
+"""What is done about ranks that are late: waited for, or not (`comm.stragglers`)."""
 
 
 class Chosen(Protocol):

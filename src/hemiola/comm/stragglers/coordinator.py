@@ -3,7 +3,7 @@
 A sum is added up in parts, from its beginning to its end, so that little is lost if a late rank comes soon after
 all: once everybody is ready, what is left is one collective of all. Before that, a part begins with those who are
 ready when waiting has taken as long as this part and those before it cost more than if all had been there
-(`plan.collectives.waiting`): so all of them together never cost more than the wait. What was begun without a rank it sends to everybody when it is ready.
+(`plan.collective.waiting`): so all of them together never cost more than the wait. What was begun without a rank it sends to everybody when it is ready.
 """
 
 from __future__ import annotations

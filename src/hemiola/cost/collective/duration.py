@@ -3,7 +3,7 @@
 Every chunk goes in pieces, and every piece of every move is a flow over the links between its two ranks, then lands.
 Both wait for what moves wait for (`core.collective.schedule.Waits`), piece by piece, so that a piece is sent on while the
 next one comes. One rank sends another one piece at a time, earlier ones first; different pairs share links fairly,
-but for those that are held back (`core.collective.schedule.Pace`).
+but for those that are held back (`SendRate`).
 Adding up takes no time.
 """
 

@@ -458,11 +458,11 @@ def fit_collective(
 
     Alpha is the median over the small sizes, bandwidth that over the large ones, so that one disturbed
     size changes little, nor do the sizes between: a shaper's bucket lets them pass at once. Steps and
-    share are those of the library's algorithm (`cost.collectives`).
+    share are those of the library's algorithm (`cost.collective.library`).
 
     Args:
         backend: "gloo", "nccl" or "hemiola".
-        collective: as `cost.collectives` names it.
+        collective: as `cost.collective.library` names it.
         hosts: of the ranks, in order of rank.
         points: (size_bytes, seconds, cpu_s): of one call, and the processor time of one rank.
         spreads: relative, of single calls, one for each point; the fit's own misfit is added.

@@ -5,8 +5,8 @@ are not public), so everything below the idea is ours:
 
 1. every operation gets its time on the hardware (`cost.operations`);
 2. the parallelism says what is exchanged, when it is ready and who needs it (`cost.parallelism`);
-3. collectives become latencies and bytes on the placement's links (`cost.collectives`);
-4. all of it is executed for several iterations on shared links and cores (`sim.executor`);
+3. collectives become latencies and bytes on the placement's links (`cost.collective.library`);
+4. all of it is executed for several iterations on shared links and cores (`kernels.executor`);
 5. the steady iteration is read: its length, its parts, its critical path (`account`).
 """
 

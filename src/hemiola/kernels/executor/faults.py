@@ -1,4 +1,4 @@
-"""The compiled look at the columns before `sim.executor_kernel` trusts them: what is wrong first?
+"""The compiled look at the columns before `kernels.executor.kernel` trusts them: what is wrong first?
 
 Calls nothing in other files, so that what is kept of it is compiled anew when it has to be.
 """

@@ -1,8 +1,8 @@
-"""The compiled inside of `sim.executor`: the list scheduler.
+"""The compiled inside of `kernels.executor`: the list scheduler.
 
-Knows arrays only, and trusts them: `sim.executor` calls `executor_faults.first_fault` before `run`.
-Importing it imports Numba, so `sim.executor` does so when something is first executed. What it computes
-is written down in `sim.executor`; the slow, clear version is tests/helpers/executor_oracle.py.
+Knows arrays only, and trusts them: `kernels.executor` calls `faults.first_fault` before `run`.
+Importing it imports Numba, so `kernels.executor` does so when something is first executed. What it computes
+is written down in `kernels.executor`; the slow, clear version is tests/helpers/executor_oracle.py.
 """
 
 from __future__ import annotations

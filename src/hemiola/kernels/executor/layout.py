@@ -1,4 +1,4 @@
-"""The arrays that the links of `sim.executor_kernel`, and the flows on them, consist of; and their columns.
+"""The arrays that the links of `kernels.executor.kernel`, and the flows on them, consist of; and their columns.
 
 A flow is a task that is moving bytes. Flows live in slots, which are used again, so that the arrays
 at work stay small:

@@ -1,4 +1,4 @@
-"""The compiled links of `sim.executor_kernel`: which flows are on them, and which hang together."""
+"""The compiled links of `kernels.executor.kernel`: which flows are on them, and which hang together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sim.executor_kernel` and what it calls put in order, compiled: heaps, sorts and offsets in plain arrays.
+"""What `kernels.executor.kernel` and what it calls put in order, compiled: heaps, sorts and offsets in plain arrays.
 
 Numba's own sorts take seconds to compile, so what has to be sorted goes through a heap. Where time
 goes, indices are unsigned, or made so: that spares Numba's look at their sign, a tenth of all.

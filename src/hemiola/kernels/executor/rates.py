@@ -1,4 +1,4 @@
-"""The compiled filling of links that flows share, for `sim.executor_kernel`: max-min, and class by class."""
+"""The compiled filling of links that flows share, for `kernels.executor.kernel`: max-min, and class by class."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ INDICES = 1 << 29  # so many fit into 32 bits, with room
 
 
 class Columns(NamedTuple):
-    """The columns of `Tasks`, contiguous, in the order in which `executor_kernel` takes them."""
+    """The columns of `Tasks`, contiguous, in the order in which `kernels.executor.kernel` takes them."""
 
     duration_s: Floats
     resource: Ints
@@ -274,7 +274,7 @@ class Columns(NamedTuple):
     link_bytes_per_s: Floats
 
 
-# `executor_kernel.first_fault` names a column by its place, or one of these.
+# `faults.first_fault` names a column by its place, or one of these.
 TWICE, STOPPED = len(Columns._fields), len(Columns._fields) + 1
 
 
@@ -328,7 +328,7 @@ def _ranks(priority: Ints) -> Ints:
 
 
 def refusal(fault: int, task: int, entry: int, tasks: Tasks) -> InputError:
-    """The error for what `executor_kernel.first_fault` found."""
+    """The error for what `faults.first_fault` found."""
     if fault == TWICE:
         return InputError(f"task {task} crosses link {entry} twice", "name each link of a path once")
     if fault == STOPPED:

@@ -1,12 +1,12 @@
-"""The compiled inside of `sim.fluid`: who shares links with whom, and the filling of those links.
+"""The compiled inside of `kernels.fluid`: who shares links with whom, and the filling of those links.
 
-Knows arrays only. Importing it imports Numba, so `sim.fluid` does so when two jobs first share a
+Knows arrays only. Importing it imports Numba, so `kernels.fluid` does so when two jobs first share a
 link. The formulas are those of docs/concepts/contention.md; the slow, clear version of `fill` is in
 tests/unit/kernels/test_fluid.py. All in one file, because Numba's cache of compiled code notices a change in
 a function's own file only.
 
 Arrays, one row per slot, per (job, link) pair ("cell"), or per link:
-    jobs     float64 (slots, 10): the columns COMPUTE ... RATE of `sim.fluid_table`
+    jobs     float64 (slots, 10): the columns COMPUTE ... RATE of `kernels.fluid.table`
     rows     int64 (slots, 4): first cell, number of cells, stamp of the last visit, local number
     cells    int64 (cells, 4): link, slot, next and previous cell on the same link (-1 ends)
     factors  float64 (cells,): how many times the job's traffic crosses the link

@@ -1,4 +1,4 @@
-"""The columns in which `sim.fluid` keeps its jobs: growing arrays that compiled code can read.
+"""The columns in which `kernels.fluid` keeps its jobs: growing arrays that compiled code can read.
 
 One row per slot in `jobs` and `rows`, one per (job, link) pair in `cells` and `factors`; freed slots
 and rows are used again. What the columns mean to the solver stands in `fluid_kernel`, which this

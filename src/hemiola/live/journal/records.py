@@ -127,7 +127,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
         engine: its name and version.
         topology: the cluster, as `topology_text` writes it.
         version: of Hemiola.
-        costs, fitted: the estimates that the policy is told (`control.simulated.Estimates`, `IterationModel`).
+        costs, fitted: the estimates that the policy is told (`simulator.cluster.SimulatedEstimates`, `IterationModel`).
         supports: names of the kinds of decision that the engine could carry out; None: nobody asked, and none was refused
             for that.
     """

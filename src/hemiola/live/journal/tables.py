@@ -1,6 +1,6 @@
 """The journal's tables as they are at the newest schema; `migrations` makes them so.
 
-Values stand as JSON text (`encoding`); the columns beside them are there to find them by.
+Values stand as JSON text (`records`); the columns beside them are there to find them by.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def size_class(size_bytes: float) -> int:
 def fitted_to(place: Ranks) -> Callable[[Collective, float], CollectiveSchedule | None]:
     """How a process group chooses among these ranks: planned once for every collective and class of sizes.
 
-    Predictions take it as `cost.prediction.Options.schedules`.
+    Predictions take it as `PredictionOptions.schedules`.
     """
     names = place.topology.hosts.names
     planner = SchedulePlanner(place.topology, [names[place.counts[host][0]] for host in place.host_of])
@@ -111,7 +111,7 @@ class SchedulePlanner:
 
 
 def usual_seconds(found: Synthesis, place: Ranks, at: Sequence[int]) -> float:
-    """How long a process group takes for what was found without a schedule (`run.group`), in seconds.
+    """How long a process group takes for what was found without a schedule (`comm.process_group`), in seconds.
 
     What is gathered goes from everybody to everybody, a broadcast down a binomial tree in pieces of the size that is best
     there, other things round a ring: a reduction too, as an all-reduce of which only the root keeps the result.

@@ -172,7 +172,7 @@ class OperationFacts:
         flop: called with the arguments and `out_val`; None where there is no formula.
         writes: places of the positional arguments that it writes, and names of keyword arguments.
         composite: whether it is a composition of others, which are looked at in its stead.
-        allocates, likes, overwrites, gathers, shaped, scatters: see `kinds`.
+        allocates, likes, overwrites, gathers, shaped, scatters: see above.
     """
 
     name: str

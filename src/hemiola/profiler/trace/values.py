@@ -49,7 +49,7 @@ class TraceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         path: the timeline to write in the end; what is asked for on demand lies beside it.
         parts: the folder with one part per rank, on a disk that all ranks share; "": nothing is kept, only reported
-            (`reporting`).
+            (`keeper`).
         mode: "light" or "full".
         listen: "HOST:PORT" of the metrics server, the port being that of the host's first rank; "" for none.
         keep_iterations: so many are kept at least, and twice as many at most.

@@ -90,7 +90,7 @@ class ParameterSlot:
 
     Attributes:
         name, parameter: which.
-        use: called before it is used (`watch.Use`).
+        use: called before it is used (`parameter_hooks.Use`).
         bundles: that hold parts of its gradient.
         head: of the output layer's part of a tied table's, which goes before; None where none does.
         handed: whether its gradient of this backward is given to its bundles.

@@ -62,7 +62,7 @@ class PlanExecutor:
         """Takes hold of the model.
 
         Args:
-            tables: of which the plan sends rows (`tables.planned_tables`).
+            tables: of which the plan sends rows (`embeddings.planned_tables`).
         """
         self._carrier, self._updates, self._ranks, self._timeout_s = carrier, updates, ranks, timeout_s
         self._module, self._plan, self._teller = module, plan, teller

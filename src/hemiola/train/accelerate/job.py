@@ -91,7 +91,7 @@ class AcceleratedJob:
     """One model's training on one rank.
 
     Attributes:
-        state: see `core.acceleration.Acceleration`.
+        state: see `core.plan.Acceleration`.
         ddp: while it is in charge.
         ignored: names of parameters and buffers that are each rank's own, as DistributedDataParallel was told.
         has_left: whether the model is no longer this job's.

@@ -211,7 +211,7 @@ class AutoPlan:
         bucket_bytes: in which DistributedDataParallel is fastest where no plan is followed; None for its own.
         bucket_s: predicted in those; None where they are DDP's own.
         words: what is predicted, or why there is no plan.
-        figures: of `core.acceleration.Acceleration`.
+        figures: of `core.plan.Acceleration`.
     """
 
     plan: Plan | None

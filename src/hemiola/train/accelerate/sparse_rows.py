@@ -190,7 +190,7 @@ def names_of(telling: BitExchange, rows: Iterable[int]) -> list[TableRowNames]:
 
 
 class TableRowTransfer(TransferInFlight):
-    """Of a table's rows: `tickets.RowTicket`. What begins with an underscore lives on the transport's thread."""
+    """Of a table's rows: `handles.RowTransfer`. What begins with an underscore lives on the transport's thread."""
 
     def __init__(
         self, what: str, table: Tensor, names: TableRowNames | None, others: bool,

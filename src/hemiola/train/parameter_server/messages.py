@@ -49,7 +49,7 @@ class WorkerNote:
 
     Attributes:
         parcel: its number.
-        own, floor, meeting: of a pull, as in `schemes.Request`. Of a push: own is below 0 if it asks for no answer,
+        own, floor, meeting: of a pull, as in `schemes.PullRequest`. Of a push: own is below 0 if it asks for no answer,
             meeting is above 0 if it is to be told when it has been sent.
         priority: the lowest goes first.
         text: of trouble only.

@@ -1,7 +1,7 @@
 """Chakra execution traces as values, and their `.et` files (protobuf), read and written without loss.
 
 An `.et` file is a GlobalMetadata message and then ChakraNode messages, each with its length before it.
-Knows the format; what its nodes mean on a timeline is `chakra_from` and `chakra_to`.
+Knows the format; what its nodes mean on a timeline is `from_chakra` and `to_chakra`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every transfer becomes exactly one communication node (where Chakra has its collective), which waits
 for what produced it and for which its consumers wait; the converter of Chakra itself gives a gloo
 job none of these (issue 215 there). What the schema has no place for stands in attributes named
-"hemiola_...", from which `chakra_from` restores the timeline without loss.
+"hemiola_...", from which `from_chakra` restores the timeline without loss.
 `docs/reference/traces.md` lists the attributes and the rules by which dependencies are inferred.
 """
 

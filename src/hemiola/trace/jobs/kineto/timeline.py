@@ -1,7 +1,7 @@
 """PyTorch profiler traces of a job's ranks as one timeline: GPU with NCCL, CPU with gloo.
 
 What each column means for these traces, and how clocks are brought together, is said in
-`docs/reference/traces.md`. `kineto_file` reads the files.
+`docs/reference/traces.md`. `kineto.file` reads the files.
 """
 
 from __future__ import annotations
