@@ -20,6 +20,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hemiola import _moved
+
 if TYPE_CHECKING:
     from hemiola.analysis.cluster_metrics import summary
     from hemiola.core.decisions import (
@@ -173,6 +175,9 @@ __all__ = [
     "summary",
     "synchronise",
 ]
+
+
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:

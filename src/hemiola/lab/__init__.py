@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hemiola._moved import renamed
+
 if TYPE_CHECKING:
     from hemiola.lab.lab import Lab, attach
     from hemiola.lab.settings import LabSettings
@@ -34,5 +36,5 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name not in _HOMES:
-        raise AttributeError(f"module 'hemiola.lab' has no attribute {name!r}")
+        return renamed(__name__)(name)
     return getattr(importlib.import_module(f"hemiola.lab.{_HOMES[name]}"), name)

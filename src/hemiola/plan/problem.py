@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hemiola._moved import renamed
 from hemiola.core.graph import Graph, Parameter
 from hemiola.core.hardware import Hardware
 from hemiola.core.plan import ROWS_MOST, Part, Piece, Plan, PlannedTransfer
@@ -22,6 +23,8 @@ from hemiola.cost.places import RankPlaces, place_ranks
 from hemiola.cost.prediction import USUAL, Prediction, PredictionOptions, predict
 
 __all__ = ["PlanProblem", "sliced", "used_at", "whole"]
+
+__getattr__ = renamed(__name__)
 
 HEADS_MOST = 0.5
 """Up to which share of touched rows the head's part of a tied table is worth sending before."""

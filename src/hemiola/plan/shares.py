@@ -20,12 +20,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from hemiola._moved import renamed
 from hemiola.core.errors import HardwareError, PlanError
 from hemiola.core.hardware import CollectiveCost, Hardware
 from hemiola.cost.parallelism import NoExchange
 from hemiola.plan.problem import PlanProblem
 
 __all__ = ["HostDemand", "Shares", "demand_of", "share"]
+
+__getattr__ = renamed(__name__)
 
 
 @dataclass(frozen=True)

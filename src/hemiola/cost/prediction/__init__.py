@@ -1,5 +1,6 @@
 """DeepProphet: what one training iteration takes, from its graph, the hardware and the network."""
 
+from hemiola._moved import renamed
 from hemiola.cost.prediction.predict import predict
 from hemiola.cost.prediction.setting import USUAL, PredictionOptions
 from hemiola.cost.prediction.value import Breakdown, LinkUse, PathStep, Prediction, ScheduleUse, TransferUse
@@ -15,3 +16,5 @@ __all__ = [
     "TransferUse",
     "predict",
 ]
+
+__getattr__ = renamed(__name__)
