@@ -6,10 +6,11 @@ Python asks this last, for modules that nothing else finds: importing what is th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 __all__ = ["MODULES", "NAMES", "install", "renamed"]
 
@@ -137,6 +138,8 @@ def _words(old: str) -> str:
 
 
 def _is_there(module: str) -> bool:
+    from pathlib import Path
+
     path = Path(__file__).parent.joinpath(*module.split("."))
     return path.is_dir() or path.with_suffix(".py").is_file()
 

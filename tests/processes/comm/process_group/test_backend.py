@@ -61,7 +61,7 @@ def test_the_backend_needs_no_import(tmp_path):
     ("content", "problem"),
     [
         ("raise ModuleNotFoundError('no numpy')", "ModuleNotFoundError: no numpy"),
-        ("", "No module named 'hemiola.run'"),
+        ("", "No module named 'hemiola.comm'"),
         ("def", "SyntaxError"),
     ],
 )
