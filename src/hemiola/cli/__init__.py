@@ -6,7 +6,8 @@ Nothing heavy is imported before the verb that needs it runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from cyclopts import App
 
@@ -65,7 +66,17 @@ VERBS: dict[str, Callable[..., None]] = {
 }
 """The functions behind the verbs, by what is typed; "lab up" is the verb up of the family lab."""
 
-app = App(
+
+class _App(App):
+    """Takes verbs and options by the names they had, too."""
+
+    def __call__(self, tokens: Iterable[str] | str | None = None, **options: Any) -> Any:
+        """Run a command line: the process's own unless one is given."""
+        words = tokens if tokens is None or isinstance(tokens, str) else renamed(list(tokens))
+        return super().__call__(words, **options)
+
+
+app = _App(
     name="hemiola",
     help="Schedules distributed machine learning on every clock.",
     version=__version__,
@@ -80,7 +91,7 @@ FAMILIES = {
 
 
 def _register() -> None:
-    families = {"": app}
+    families: dict[str, App] = {"": app}
     for words, about in FAMILIES.items():
         above, _, name = words.rpartition(" ")
         families[words] = App(name=name, help=about)

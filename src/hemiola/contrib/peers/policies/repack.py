@@ -1,7 +1,7 @@
-"""Tiresias's and Muri's simulators, shortest first: at every instant the cluster is packed anew.
+"""Tiresias's and Muri's simulators in order of arrival (fifo, fjf), or shortest first and packed anew at every instant.
 
-All jobs, running or waiting, are offered GPUs in order as if the cluster were empty; who finds room
-runs, the rest wait. The list is sorted in place and kept, so ties fall as they fell last time.
+In order of arrival whoever runs is left alone. Else all jobs, running or waiting, are offered GPUs in order as if the cluster
+were empty; who finds room runs, the rest wait. The list is sorted in place and kept, so ties fall as they fell last time.
 """
 
 from __future__ import annotations
