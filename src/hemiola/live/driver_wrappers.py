@@ -41,10 +41,10 @@ class JournalingDriver(DriverWrapper):
     """
 
     def __init__(
-        self, inner: LiveDriver, journal: Journal, run: int, book: JobStore, *, intents: bool
+        self, inner: LiveDriver, journal: Journal, run: int, store: JobStore, *, intents: bool
     ) -> None:
         super().__init__(inner)
-        self._journal, self._run, self._book, self._intents = journal, run, book, intents
+        self._journal, self._run, self._store, self._intents = journal, run, store, intents
         self._decisions: list[tuple[Decision, str]] = []
         self._open: dict[str, int] = {}
         self.instants = 0
@@ -56,14 +56,14 @@ class JournalingDriver(DriverWrapper):
             self._settle()
             self._journal.record_events(self._run, self.instants, events)
             self._drop(events)
-            self._book.happened(events)
+            self._store.happened(events)
             yield events
             decisions, self._decisions = self._decisions, []
             made = self._journal.record_decisions(
                 self._run,
                 self.instants,
                 decisions,
-                self._book.due(),
+                self._store.due(),
                 intents=self._intents,
                 now_s=events[0].time_s,
             )
@@ -95,7 +95,7 @@ class JournalingDriver(DriverWrapper):
             self._decisions[-1] = decision, refused
         else:
             self._decisions.append((decision, ""))
-        self._book.decided(decision, refused)
+        self._store.decided(decision, refused)
 
 
 # Decides and leaves it at that: the engine's own scheduler goes on, and the view goes back to what is

@@ -199,9 +199,9 @@ class OneRun:
         inner, view, settings = self._inner, self.view, self._settings
         advises = settings.mode == "advise" and not self._killed
         driver = inner if self._acts else ObserveDriver(inner, view, advises=advises)
-        book = JobStore(view, inner, self._model, self._recovered, acts=self._acts)
+        store = JobStore(view, inner, self._model, self._recovered, acts=self._acts)
         journaled = self._journaled = JournalingDriver(
-            driver, self._journal, self._number, book, intents=self._acts
+            driver, self._journal, self._number, store, intents=self._acts
         )
 
         def note(decision: Decision, refused: str) -> None:

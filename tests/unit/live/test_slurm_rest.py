@@ -454,7 +454,9 @@ def test_garbage_in_any_field_is_refused_or_read_never_a_crash(data: st.DataObje
     ],
 )  # fmt: skip
 def test_states_of_nodes_as_sinfo_says_them(state: list[str], shown: str, silent: bool):
-    (row,) = wire.node_rows([wire.RestNode("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)])
+    (row,) = wire.node_rows(
+        [wire.RestNode("h1", state, "gpu:h100:8(S:0-1)", ["p"], ["ib"], 16, 3, 1000, 300)]
+    )
     assert [row] == node_rows(f"h1|{'+'.join(state).lower()}|gpu:h100:8(S:0-1)|p|3/13/0/16|1000|300|ib|\n")
     assert (row.state, row.silent, row.gpus, row.features) == (shown, silent, 8, {"ib"})
 

@@ -84,7 +84,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
         self._topology = machine.view.topology
         self._watcher = SlurmWatcher(slurm, self._topology, partition)
         self._acts = acts
-        self._entrance = Admission(
+        self._admission = Admission(
             slurm, machine, self._watcher, self._clock, acts=acts, recovered=recovered, profile=profile,
             usual_s=usual_s,
         )  # fmt: skip
@@ -144,7 +144,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
                 self._forget(known)
         self._missing(look, changes, now)
         changes.give_way(self.tracked.values())
-        jobs, arrived = self._entrance.enter(new, now, first=self._first)
+        jobs, arrived = self._admission.enter(new, now, first=self._first)
         for known in jobs:
             self._know(known)
         inside = {name for name, known in self._by_id.items() if name in look.jobs and not known.refused}
@@ -152,10 +152,10 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
         changes.hosts(look.down.__contains__, blocked, self._blocked)
         self._blocked = blocked
         if self._acts:
-            self._binder.put_right(changes, self._entrance.unwanted)
-        self._entrance.unwanted.clear()
-        self._refused += self._entrance.take_refused()
-        self._vanished += self._entrance.take_vanished()
+            self._binder.put_right(changes, self._admission.unwanted)
+        self._admission.unwanted.clear()
+        self._refused += self._admission.take_refused()
+        self._vanished += self._admission.take_vanished()
         return [*changes.with_new(arrived), *self._besides.events(look, self.tracked.values(), now)]
 
     def _why_slurms(self, known: SlurmTrackedJob, row: SlurmJobRow) -> str:
@@ -192,7 +192,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
             if said is None or (said.comment == known.comment and not self._asks_otherwise(known, row)):
                 continue
             known.asked, known.comment = row, said.comment
-            if self._entrance.is_changed(known, row, said):
+            if self._admission.is_changed(known, row, said):
                 changed.add(row.id)
         return changed
 
@@ -240,7 +240,7 @@ class SlurmDriver(PollingDriver[SlurmTrackedJob]):
                     left.append(row.id)
             self._depart(known, rows, changes)
         words = self._slurm.words(left) if left else {}
-        self._entrance.unwanted += [job_id for job_id, said in words.items() if not is_user_held(said)]
+        self._admission.unwanted += [job_id for job_id, said in words.items() if not is_user_held(said)]
 
     def _depart(self, known: SlurmTrackedJob, rows: dict[str, SlurmJobRow], changes: SlurmDiff) -> None:
         """It is no longer there."""
