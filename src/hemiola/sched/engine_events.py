@@ -7,7 +7,8 @@ matches the view (a job that has ended meanwhile) changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,51 +27,74 @@ from hemiola.core.events import (
     Started,
     Undone,
 )
+from hemiola.core.job import Job
 from hemiola.core.resources import ResourceRequest
 from hemiola.sched.inventory import pick
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
+from hemiola.sched.reach import Reaches
+from hemiola.sched.view import ClusterView
 
-if TYPE_CHECKING:
-    from hemiola.sched.machine import StateMachine
-
-__all__ = ["outside_handlers", "started_elsewhere"]
+__all__ = ["Transitions", "outside_handlers", "started_elsewhere"]
 
 
-def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]:
+class _Run(Protocol):
+    def __call__(self, job: JobState, placement: Placement, since_s: float | None = None) -> None: ...
+
+
+class _Requeue(Protocol):
+    def __call__(self, job: JobState, since_s: float | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """The moves of the state machine that these events are made of; the machine hands its own methods in."""
+
+    view: ClusterView
+    reaches: Reaches
+    enter: Callable[[Job, float], JobState]
+    wait: Callable[[JobState], None]
+    unwait: Callable[[JobState], None]
+    run: _Run
+    halt: Callable[[JobState], None]
+    requeue: _Requeue
+    measured: Callable[[Measured], None]
+
+
+def outside_handlers(machine: Transitions) -> dict[type, Callable[[Any], None]]:
     """What the machine does on each of these events."""
     view = machine.view
 
     def adopted(event: Adopted) -> None:
-        job = machine._enter(event.job, event.time_s)
+        job = machine.enter(event.job, event.time_s)
         job.done_s, job.served_s, job.queued_s = event.done_s, event.served_s, event.queued_s
         job.withheld_s, job.preemptions = event.withheld_s, event.preemptions
         if event.service_gpu_s is not None:
             job.other_gpu_s = event.service_gpu_s - job.gpus * job.served_s
         if event.placement is None:
             job.since_s = event.since_s
-            machine._wait(job)
+            machine.wait(job)
         else:
-            machine._run(job, _fitted(machine, event.placement), event.since_s)
+            machine.run(job, _fitted(machine, event.placement), event.since_s)
 
     def requeued(event: Requeued) -> None:
         job = view.jobs[event.job_id]
         if job.status == RUNNING:
             served_s, waited_s = job.served_s, view.now - job.since_s
             if event.refused and job.placement is not None:
-                machine._reaches.shun(job, job.placement.hosts)
+                machine.reaches.shun(job, job.placement.hosts)
             if event.ran:
                 job.done_s = job.done_at(view.now)
-            machine._halt(job)
+            machine.halt(job)
             if not event.ran:
                 job.served_s = served_s
                 job.queued_s += waited_s
-            machine._requeue(job)
+            machine.requeue(job)
             view.returned.append(job)
 
     def held(event: Held) -> None:
         job = view.jobs[event.job_id]
         if job.status == WAITING:
-            machine._unwait(job)
+            machine.unwait(job)
             job.queued_s += event.time_s - job.since_s
             job.status, job.since_s = HELD, event.time_s
 
@@ -79,7 +103,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         if job.status == HELD:
             job.withheld_s += event.time_s - job.since_s
             job.status, job.since_s = WAITING, event.time_s
-            machine._wait(job)
+            machine.wait(job)
             view.returned.append(job)
 
     def blocked(event: Blocked) -> None:
@@ -104,9 +128,9 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def claimed(event: ResourcesRequested) -> None:
         job, claim = view.jobs[event.job_id], None if event.claim == ResourceRequest() else event.claim
         if job.status == WAITING:
-            filed_anew(job, lambda: machine._reaches.claim(job, claim))
+            filed_anew(job, lambda: machine.reaches.claim(job, claim))
         else:
-            machine._reaches.claim(job, claim)
+            machine.reaches.claim(job, claim)
         if job.placement is not None:
             view.inventory.spare.give(job.id)
             view.inventory.spare.take(job.id, job.claim, job.placement)
@@ -122,15 +146,15 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     def undone(event: Undone) -> None:
         job = view.jobs[event.job_id]
         if job.status == RUNNING:
-            machine._halt(job)
+            machine.halt(job)
         elif job.status == WAITING:
-            machine._unwait(job)
+            machine.unwait(job)
         else:
             return
         placement = event.placement
         gpus = job.asked_gpus if placement is None else placement.gpus
         if job.elastic and gpus != job.gpus:  # before its books, which are of that size
-            machine._reaches.resize(job, gpus)
+            machine.reaches.resize(job, gpus)
         job.done_s, job.settled_s = event.done_s, view.now
         job.served_s, job.queued_s = event.served_s, event.queued_s
         if event.service_gpu_s is not None:
@@ -139,12 +163,12 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
         for index in view.indexes.values():
             index.undone(job, view.now)
         if placement is None:
-            machine._requeue(job, event.since_s)
+            machine.requeue(job, event.since_s)
         else:
             job.configuration = event.configuration
             _goes_on(machine, job, placement, event.since_s)
             if event.speed is not None:
-                machine._measured(Measured(event.time_s, job.id, event.speed))
+                machine.measured(Measured(event.time_s, job.id, event.speed))
 
     return {
         Undone: undone,
@@ -159,7 +183,7 @@ def outside_handlers(machine: StateMachine) -> dict[type, Callable[[Any], None]]
     }
 
 
-def started_elsewhere(machine: StateMachine, event: Started, placement: Placement) -> None:
+def started_elsewhere(machine: Transitions, event: Started, placement: Placement) -> None:
     """Nobody decided it, or it was to be elsewhere: the job runs there, on GPUs that are free in the view."""
     view = machine.view
     job = view.jobs[event.job_id]
@@ -167,9 +191,9 @@ def started_elsewhere(machine: StateMachine, event: Started, placement: Placemen
         return
     if job.status == RUNNING:
         job.done_s = job.done_at(view.now)
-        machine._halt(job)
+        machine.halt(job)
     elif job.status == WAITING:
-        machine._unwait(job)
+        machine.unwait(job)
         job.wait_s = event.time_s - job.since_s
         job.queued_s += job.wait_s
     else:
@@ -179,14 +203,14 @@ def started_elsewhere(machine: StateMachine, event: Started, placement: Placemen
 
 
 def _goes_on(
-    machine: StateMachine, job: JobState, placement: Placement, since_s: float | None = None
+    machine: Transitions, job: JobState, placement: Placement, since_s: float | None = None
 ) -> None:
     """It runs there, though GPUs that it had until now may be blocked already."""
     with machine.view.inventory.unblocked(placement.hosts):
-        machine._run(job, _fitted(machine, placement), since_s)
+        machine.run(job, _fitted(machine, placement), since_s)
 
 
-def _fitted(machine: StateMachine, placement: Placement) -> Placement:
+def _fitted(machine: Transitions, placement: Placement) -> Placement:
     """The same hosts and counts; an engine does not say which GPUs, so they are chosen here."""
     inventory = machine.view.inventory
     masks = []

@@ -67,7 +67,7 @@ from hemiola.core.events import (
     Undone,
 )
 from hemiola.core.job import Batch, Configuration, Elastic
-from hemiola.sched.engine_events import outside_handlers, started_elsewhere
+from hemiola.sched.engine_events import Transitions, outside_handlers, started_elsewhere
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.lending import Lending
 from hemiola.sched.reallocation import reallocate
@@ -90,7 +90,10 @@ class StateMachine:
         self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
         self._services = ServiceHandlers(self)
-        self._outside = outside_handlers(self) | service_handlers(self._services)
+        self._transitions = Transitions(
+            view, self._reaches, self._enter, self._wait, self._unwait, self._run, self._halt, self._requeue, self._measured,
+        )  # fmt: skip
+        self._outside = outside_handlers(self._transitions) | service_handlers(self._services)
         self._lending = Lending(view)
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._executors: dict[type, Callable[[Any], str]] = {}
@@ -517,7 +520,7 @@ class StateMachine:
         if job.shunned:
             self._reaches.shun(job, ())
         if event.placement is not None:
-            started_elsewhere(self, event, event.placement)
+            started_elsewhere(self._transitions, event, event.placement)
 
     def _measured(self, event: Measured) -> None:
         view, job = self.view, self.view.jobs[event.job_id]
