@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -88,8 +89,9 @@ def command_line() -> str:
         "was given (one line says what, one what to do about it); 130 interrupted by Ctrl-C (`simulate` prints and writes what was "
         "done so far, marked as interrupted; `serve` ends with 0). `trace`, `run`, `hold` and `lab run` end with their command's.",
     ]
-    for words, function in cli.VERBS.items():
-        parts += _command(words, function)
+    for words, place in cli.VERBS.items():
+        module, _, name = place.partition(":")
+        parts += _command(words, getattr(import_module(f"{cli.__name__}.{module}"), name))
     return "\n\n".join(parts) + "\n"
 
 

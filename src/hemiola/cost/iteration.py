@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -21,7 +22,9 @@ from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
 from hemiola.core.job import Batch, Profile
 from hemiola.core.topology import Topology
-from hemiola.cost.network_fit import KEEP_RING, HostLinks, fitted_loads
+
+if TYPE_CHECKING:
+    from hemiola.cost.network_fit import HostLinks
 
 __all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_schedules", "recorded_as", "speed_at"]
 
@@ -257,6 +260,8 @@ class IterationModel:
         self, placement: Placement, levels: int, gpus: int, all_reduced: float
     ) -> tuple[float, ...] | None:
         """What each link between these hosts carries relative to a ring; None where it is the ring's."""
+        from hemiola.cost.network_fit import HostLinks, fitted_loads
+
         domains, uplinks = [], []
         for level in range(levels):
             its = [self._domains[level][host] for host in placement.hosts]
@@ -457,6 +462,8 @@ class IterationModel:
 
     def _fitted_load(self, job: Batch) -> float:
         """The same of a job by schedules, on as few equal hosts as can be."""
+        from hemiola.cost.network_fit import KEEP_RING
+
         assert job.profile is not None
         hosts = max(2, -(-job.gpus // int(self.topology.hosts.gpus.max())))
         relative = (hosts - 1) / hosts / ((job.gpus - 1) / job.gpus)

@@ -192,7 +192,7 @@ def _shared(values: dict[str, str], policies: int) -> dict[str, str]:
 # The list of policies as a table. Reads names, parameters and sources off the classes.
 
 
-def policy_list(policies: dict[str, type[Any]]) -> Table:
+def policy_list(policies: Mapping[str, type[Any]]) -> Table:
     """Rich's table of policies: what each does, its parameters with defaults, its source."""
     return listed("policy", policies)
 

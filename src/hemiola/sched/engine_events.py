@@ -202,9 +202,7 @@ def started_elsewhere(machine: Transitions, event: Started, placement: Placement
     view.returned.append(job)
 
 
-def _goes_on(
-    machine: Transitions, job: JobState, placement: Placement, since_s: float | None = None
-) -> None:
+def _goes_on(machine: Transitions, job: JobState, placement: Placement, since_s: float | None = None) -> None:
     """It runs there, though GPUs that it had until now may be blocked already."""
     with machine.view.inventory.unblocked(placement.hosts):
         machine.run(job, _fitted(machine, placement), since_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import ClassVar
@@ -46,7 +46,7 @@ class Rules(ABC):
     """
 
     name: ClassVar[str]
-    policies: ClassVar[dict[str, type[Policy]]]
+    policies: ClassVar[Mapping[str, type[Policy]]]
     default_policies: ClassVar[tuple[str, ...]]
     uses_profiles: ClassVar[bool] = False
     fitted: bool = False
@@ -190,29 +190,27 @@ class Semantics(Rules):
         }
 
 
-PEERS = (
-    "hemiola.contrib.peers.simulators.tiresias:TiresiasSim",
-    "hemiola.contrib.peers.simulators.muri:MuriSim",
-    "hemiola.contrib.peers.simulators.pollux:PolluxSim",
-)
-"""Rules that come with Hemiola and are loaded as anybody's own: module:class."""
+PEERS = {
+    "tiresias-sim": "hemiola.contrib.peers.simulators.tiresias:TiresiasSim",
+    "muri-sim": "hemiola.contrib.peers.simulators.muri:MuriSim",
+    "pollux-sim": "hemiola.contrib.peers.simulators.pollux:PolluxSim",
+}
+"""Rules that come with Hemiola and are loaded as anybody's own when they are asked for: module:class, by name."""
 
 
 def known_semantics() -> dict[str, Rules]:
     """All rules, by name; Hemiola's own first."""
-    return {rules.name: rules for rules in (Semantics(), *map(_loaded, PEERS))}
-
-
-def _loaded(place: str) -> Rules:
-    module, _, name = place.partition(":")
-    rules = getattr(import_module(module), name)()
-    assert isinstance(rules, Rules)
-    return rules
+    return {name: semantics_by_name(name) for name in (Semantics.name, *PEERS)}
 
 
 def semantics_by_name(name: str) -> Rules:
     """The rules of that name."""
-    known = known_semantics()
-    if name not in known:
-        raise InputError(f"no semantics is called {name!r}", f"choose one of {', '.join(known)}")
-    return known[name]
+    if name == Semantics.name:
+        return Semantics()
+    if name not in PEERS:
+        known = ", ".join((Semantics.name, *PEERS))
+        raise InputError(f"no semantics is called {name!r}", f"choose one of {known}")
+    module, _, attribute = PEERS[name].partition(":")
+    rules = getattr(import_module(module), attribute)()
+    assert isinstance(rules, Rules)
+    return rules

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from hemiola.core.collective.schedule import SCHEDULE_SCHEMA, CollectiveSchedule
 from hemiola.core.errors import DAMAGED, HardwareError, InputError
-from hemiola.core.hardware import HARDWARE_SCHEMA, Hardware
-from hemiola.core.plan import ACCELERATION_SCHEMA, PLAN_SCHEMA, Acceleration, Plan
-from hemiola.trace.atomic import replacing
-from hemiola.trace.results import read_bytes
+
+if TYPE_CHECKING:
+    from hemiola.core.collective.schedule import CollectiveSchedule
+    from hemiola.core.hardware import Hardware
+    from hemiola.core.plan import Acceleration, Plan
 
 __all__ = [
     "as_text",
@@ -37,6 +37,8 @@ def write_struct(value: msgspec.Struct, schema: str, path: Path) -> None:
     Raises:
         InputError: if the path cannot be written.
     """
+    from hemiola.trace.atomic import replacing
+
     content = {"schema": schema, **msgspec.to_builtins(value)}
     text = msgspec.json.format(msgspec.json.encode(content), indent=1)
     with replacing(path) as stream:
@@ -53,6 +55,8 @@ def read_struct(path: Path, kind: type[Value], schema: str, what: str, remedy: s
     Raises:
         InputError: if it is missing, no such file, or has a field that is unknown or of another type.
     """
+    from hemiola.trace.results import read_bytes
+
     content = read_bytes(path)
     try:
         value: Any = msgspec.json.decode(content)
@@ -86,6 +90,8 @@ def write_acceleration(state: Acceleration, path: Path) -> None:
     Raises:
         InputError: if the path cannot be written.
     """
+    from hemiola.core.plan import ACCELERATION_SCHEMA
+
     write_struct(state, ACCELERATION_SCHEMA, path)
 
 
@@ -95,6 +101,8 @@ def read_acceleration(path: Path) -> Acceleration:
     Raises:
         InputError: if it is missing, or not such a file; names the field.
     """
+    from hemiola.core.plan import ACCELERATION_SCHEMA, Acceleration
+
     return read_struct(
         path,
         Acceleration,
@@ -113,6 +121,8 @@ def write_plan(plan: Plan, path: Path) -> None:
     Raises:
         InputError: if the path cannot be written.
     """
+    from hemiola.core.plan import PLAN_SCHEMA
+
     write_struct(plan, PLAN_SCHEMA, path)
 
 
@@ -122,6 +132,8 @@ def read_plan(path: Path) -> Plan:
     Raises:
         InputError: if it is missing, or not a plan file; names the field.
     """
+    from hemiola.core.plan import PLAN_SCHEMA, Plan
+
     return read_struct(path, Plan, PLAN_SCHEMA, "a plan", "name a file that `hemiola plan` wrote")
 
 
@@ -134,6 +146,8 @@ def write_schedule(schedule: CollectiveSchedule, path: Path) -> None:
     Raises:
         InputError: if the path cannot be written.
     """
+    from hemiola.core.collective.schedule import SCHEDULE_SCHEMA
+
     write_struct(schedule, SCHEDULE_SCHEMA, path)
 
 
@@ -143,6 +157,8 @@ def read_schedule(path: Path) -> CollectiveSchedule:
     Raises:
         InputError: if it is missing, or not a schedule file; names the field.
     """
+    from hemiola.core.collective.schedule import SCHEDULE_SCHEMA, CollectiveSchedule
+
     return read_struct(
         path, CollectiveSchedule, SCHEDULE_SCHEMA, "a schedule", "name a schedule file, or make one anew"
     )
@@ -161,6 +177,8 @@ def write_hardware(hardware: Hardware, path: Path) -> None:
         HardwareError: if the hardware cannot be.
         InputError: if the path cannot be written.
     """
+    from hemiola.core.hardware import HARDWARE_SCHEMA
+
     write_struct(hardware.check(), HARDWARE_SCHEMA, path)
 
 
@@ -170,6 +188,8 @@ def read_hardware(path: Path) -> Hardware:
     Raises:
         InputError: if it is missing, not a hardware file, or says something impossible; names the field.
     """
+    from hemiola.core.hardware import HARDWARE_SCHEMA, Hardware
+
     try:
         return read_struct(path, Hardware, HARDWARE_SCHEMA, "a hardware file", _REMEDY).check()
     except HardwareError as error:

@@ -5,34 +5,63 @@ A policy from outside needs no entry here: `--policy mypackage.module:MyPolicy`,
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hemiola.core.chosen import Family, parameters
 from hemiola.core.errors import PolicyError
 from hemiola.sched.placement import Rule, rule_by_name
-from hemiola.sched.policies.crux import Crux
-from hemiola.sched.policies.dally import Dally
-from hemiola.sched.policies.elastic import ElasticSharing
-from hemiola.sched.policies.fifo import Fifo, FifoBackfill
-from hemiola.sched.policies.gandiva import Gandiva
-from hemiola.sched.policies.gittins import Gittins
-from hemiola.sched.policies.lwf import Lwf
-from hemiola.sched.policies.shortest import Sjf, Srsf, Srtf
-from hemiola.sched.policies.themis import Themis
-from hemiola.sched.policies.tiresias import Tiresias
 from hemiola.sched.policy import Policy
 
 __all__ = ["POLICIES", "parameters", "policy_from_text", "policy_text"]
 
-POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy
-    for policy in (
-        Fifo, FifoBackfill, Sjf, Srtf, Srsf, Tiresias, Gittins, Gandiva, Themis, Lwf, Crux, ElasticSharing, Dally,
-    )
-}  # fmt: skip
+
+class PolicyTable(Mapping[str, type[Policy]]):
+    """Policies by name, each imported when it is first asked for: a comparison enters the files of those it names.
+
+    Args:
+        places: "module:Class" by name, in the order in which they are listed.
+    """
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> type[Policy]:
+        module, _, attribute = self._places[name].partition(":")
+        found: type[Policy] = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
-def policy_from_text(text: str, known: dict[str, type[Policy]] | None = None) -> Policy:
+POLICIES = PolicyTable(
+    {
+        "fifo": "hemiola.sched.policies.fifo:Fifo",
+        "fifo-backfill": "hemiola.sched.policies.fifo:FifoBackfill",
+        "sjf": "hemiola.sched.policies.shortest:Sjf",
+        "srtf": "hemiola.sched.policies.shortest:Srtf",
+        "srsf": "hemiola.sched.policies.shortest:Srsf",
+        "tiresias": "hemiola.sched.policies.tiresias:Tiresias",
+        "gittins": "hemiola.sched.policies.gittins:Gittins",
+        "gandiva": "hemiola.sched.policies.gandiva:Gandiva",
+        "themis": "hemiola.sched.policies.themis:Themis",
+        "lwf": "hemiola.sched.policies.lwf:Lwf",
+        "crux": "hemiola.sched.policies.crux:Crux",
+        "elastic": "hemiola.sched.policies.elastic:ElasticSharing",
+        "dally": "hemiola.sched.policies.dally:Dally",
+    }
+)
+
+
+def policy_from_text(text: str, known: Mapping[str, type[Policy]] | None = None) -> Policy:
     """A policy from "name", "name:parameter=value,...", or one of your own as `core.chosen` reads it.
 
     Args:

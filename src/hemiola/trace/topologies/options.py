@@ -15,7 +15,10 @@ from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.units import parse_duration, parse_rate
 from hemiola.trace.struct_json import as_text
 
-__all__ = ["TopologyOptions", "split_options", "whole"]
+__all__ = ["LINGJUN_COLUMNS", "TIRESIAS_COLUMNS", "TopologyOptions", "split_options", "whole"]
+
+LINGJUN_COLUMNS = ("ip", "DSW", "PSW", "ASW")
+TIRESIAS_COLUMNS = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
 
 Value = TypeVar("Value")
 

@@ -19,18 +19,14 @@ from hemiola.core.errors import FormatError, InputError
 from hemiola.core.topology import Topology
 from hemiola.trace.struct_json import as_text
 from hemiola.trace.topologies.generate import GENERATORS, generate
-from hemiola.trace.topologies.native import read_native
-from hemiola.trace.topologies.nodes import read_nodes
-from hemiola.trace.topologies.options import TopologyOptions, split_options
-from hemiola.trace.topologies.slurm import read_slurm
-from hemiola.trace.topologies.tables import LINGJUN_COLUMNS, TIRESIAS_COLUMNS, read_lingjun, read_tiresias
+from hemiola.trace.topologies.options import LINGJUN_COLUMNS, TIRESIAS_COLUMNS, TopologyOptions, split_options
 
 __all__ = ["FORMATS", "TopologyFormat", "read_topology"]
 
 
 @dataclass(frozen=True)
 class TopologyFormat:
-    """One kind of file.
+    """One kind of file. What reads it is imported when such a file is read.
 
     Attributes:
         sign: what it is recognised by, in words.
@@ -94,7 +90,7 @@ def _read_path(path: Path, kind: str | None, options: TopologyOptions) -> Topolo
         if kind not in (None, "slurm"):
             raise FormatError(f"{path} is a folder, not {FORMATS[str(kind)].sign}", "give a file")
         files = {name: _text(path / name) for name in _SLURM_FILES if (path / name).is_file()}
-        return read_slurm(files, as_text(path), options)
+        return _slurm(files, path, options)
     text = _text(path)
     recognised = kind or recognise(text, str(path))
     topology = FORMATS[recognised].read(text, path, options)
@@ -125,14 +121,36 @@ def _has_columns(names: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _toml(text: str, path: Path, options: TopologyOptions) -> Topology:
+    from hemiola.trace.topologies.native import read_native
+
     topology = read_native(text, as_text(path))
     name = options.only(("name",)).values.get("name", topology.name)
     return replace(topology, name=name)
 
 
 def _nodes(text: str, path: Path, options: TopologyOptions) -> Topology:
+    from hemiola.trace.topologies.nodes import read_nodes
+
     kueue = _text(Path(options.values["kueue"])) if "kueue" in options else None
     return read_nodes(text, as_text(path), options, kueue)
+
+
+def _slurm(files: Mapping[str, str], path: Path, options: TopologyOptions) -> Topology:
+    from hemiola.trace.topologies.slurm import read_slurm
+
+    return read_slurm(files, as_text(path), options)
+
+
+def _lingjun(text: str, path: Path, options: TopologyOptions) -> Topology:
+    from hemiola.trace.topologies.tables import read_lingjun
+
+    return read_lingjun(text, as_text(path), options)
+
+
+def _tiresias(text: str, path: Path, options: TopologyOptions) -> Topology:
+    from hemiola.trace.topologies.tables import read_tiresias
+
+    return read_tiresias(text, as_text(path), options)
 
 
 def _exists(path: Path) -> bool:
@@ -160,19 +178,19 @@ FORMATS: dict[str, TopologyFormat] = {
     "lingjun": TopologyFormat(
         f"the columns {','.join(LINGJUN_COLUMNS)}",
         _has_columns(LINGJUN_COLUMNS),
-        lambda text, path, options: read_lingjun(text, as_text(path), options),
+        _lingjun,
     ),
     "tiresias": TopologyFormat(
         f"the columns {','.join(TIRESIAS_COLUMNS)}",
         _has_columns(TIRESIAS_COLUMNS),
-        lambda text, path, options: read_tiresias(text, as_text(path), options),
+        _tiresias,
     ),
     "slurm": TopologyFormat(
         "a line SwitchName= or BlockName=",
         lambda text: (
             re.search(r"^\s*(SwitchName|BlockName)\s*=", text, re.MULTILINE | re.IGNORECASE) is not None
         ),
-        lambda text, path, options: read_slurm({"topology.conf": text}, as_text(path), options),
+        lambda text, path, options: _slurm({"topology.conf": text}, path, options),
     ),
     "nodes": TopologyFormat(
         "a JSON list of Kubernetes nodes",

@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from hemiola.core.errors import HemiolaError, InputError, RowError
 from hemiola.core.topology import MAX_HOSTS, Topology
 from hemiola.trace.topologies.levels import HARDWARE_OPTIONS, LEVEL_OPTIONS, make_hosts, make_levels
-from hemiola.trace.topologies.options import TopologyOptions, whole
+from hemiola.trace.topologies.options import LINGJUN_COLUMNS, TIRESIAS_COLUMNS, TopologyOptions, whole
 
-__all__ = ["LINGJUN_COLUMNS", "TIRESIAS_COLUMNS", "read_lingjun", "read_tiresias"]
-
-LINGJUN_COLUMNS = ("ip", "DSW", "PSW", "ASW")
-TIRESIAS_COLUMNS = ("num_switch", "num_node_p_switch", "num_gpu_p_node")
+__all__ = ["read_lingjun", "read_tiresias"]
 
 _OPTIONS = (*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "name")
 
