@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from accelerate_cases import SIZE_BYTES, emulation
 from accelerate_emulated import TOKENS
 from clocks import machine, table
-from ordering_chart import Panel, Row, draw
+from ordering_chart import DotPanel, DotRow, draw_dots
 
 from hemiola.core.units import format_bytes
 
@@ -190,17 +190,17 @@ def pictures(results: Sequence[Found]) -> dict[str, str]:
 
 
 def _picture(results: Sequence[Found]) -> str:
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[DotRow]] = {}
     for found in results:
         bound_s = found.said["bound_s"] or min(found.seconds(way) for way in WAYS)
         dots = {name: found.seconds(way) / bound_s for way, name in WAYS.items()}
-        row = Row(f"{found.case.model} {found.case.said_ratio}", dots)
+        row = DotRow(f"{found.case.model} {found.case.said_ratio}", dots)
         groups.setdefault(f"{found.case.ranks} ranks", []).append(row)
     values = [value for rows in groups.values() for row in rows for value in row.dots.values()]
     ticks = [1 + 0.25 * n for n in range(max(3, int((max(values) - 1) / 0.25) + 2))]
     if min(values) < 1:  # the bound is predicted from measured times, which are off by some percent
         ticks = [math.floor(10 * min(values)) / 10, *ticks]
-    panels = [Panel(title, rows, ticks) for title, rows in groups.items()]
-    return draw(
+    panels = [DotPanel(title, rows, ticks) for title, rows in groups.items()]
+    return draw_dots(
         panels, "Iterations, by model and ratio of communication to computation", "multiples of the bound"
     )

@@ -16,7 +16,7 @@ STYLE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     """One line: y by x, a colour by number, and its dashes as SVG writes them ("" for none)."""
 
     name: str
@@ -25,7 +25,7 @@ class Line:
     dash: str = ""
 
 
-def draw(lines: Sequence[Line], title: str) -> str:
+def draw_curves(lines: Sequence[LogLine], title: str) -> str:
     """The picture as text."""
     xs = sorted({x for line in lines for x in line.points})
     ys = _ticks([y for line in lines for y in line.points.values()])
@@ -70,7 +70,7 @@ def _grid(value: float, ys: Sequence[float]) -> str:
     )
 
 
-def _line(line: Line, xs: Sequence[int], ys: Sequence[float]) -> str:
+def _line(line: LogLine, xs: Sequence[int], ys: Sequence[float]) -> str:
     points = [(_x(x, xs), _y(y, ys)) for x, y in sorted(line.points.items())]
     colour = COLOURS[line.colour % len(COLOURS)]
     dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
@@ -79,7 +79,7 @@ def _line(line: Line, xs: Sequence[int], ys: Sequence[float]) -> str:
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>{dots}'
 
 
-def _names(lines: Sequence[Line], xs: Sequence[int], ys: Sequence[float]) -> list[str]:
+def _names(lines: Sequence[LogLine], xs: Sequence[int], ys: Sequence[float]) -> list[str]:
     """Each line's name beside its end."""
     ends = sorted(((_y(line.points[max(line.points)], ys), line) for line in lines), key=lambda end: end[0])
     return [

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Protocol
 
 from clocks import machine
-from ordering_chart import Panel, Row, draw
+from ordering_chart import DotPanel, DotRow, draw_dots
 
 __all__ = ["PICTURE", "page", "picture"]
 
@@ -173,9 +173,9 @@ def picture(found: Found) -> str:
             for size, took in outcome.took_s.items():
                 ratio, least, most = ratios(case, took)
                 dots = {"measured": ratio, **({"wanted": case.target} if case.target else {})}
-                rows.append(Row(f"{case.name}, {_size(size)}", dots, (least, most)))
+                rows.append(DotRow(f"{case.name}, {_size(size)}", dots, (least, most)))
         most = max((row.span[1] for row in rows if row.span), default=1.0)
-        panels.append(Panel(control, rows, tuple(range(math.ceil(most) + 1)), "least to most"))
+        panels.append(DotPanel(control, rows, tuple(range(math.ceil(most) + 1)), "least to most"))
     if not any(panel.rows for panel in panels):
         return ""
-    return draw(panels, "Gloo's time over Hemiola's, fitted to the network", "times as fast")
+    return draw_dots(panels, "Gloo's time over Hemiola's, fitted to the network", "times as fast")

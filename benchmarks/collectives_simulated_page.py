@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from clocks import machine, table
-from ordering_chart import Panel, Row, draw
+from ordering_chart import DotPanel, DotRow, draw_dots
 
 if TYPE_CHECKING:
     from collectives_simulated import Found
@@ -140,14 +140,14 @@ def picture(rows: Sequence[Found]) -> str:
     panels = []
     for size in dict.fromkeys(row.size_mb for row in rows):
         own = [row for row in rows if row.size_mb == size]
-        lines = [Row(row.case.name, {name: row.ratio(name) for name in SHOWN}) for row in own]
+        lines = [DotRow(row.case.name, {name: row.ratio(name) for name in SHOWN}) for row in own]
         most = max(value for line in lines for value in line.dots.values())
         panels.append(_Logarithmic(f"{size} MB", lines, _ticks(most)))
-    return draw(panels, "All-reduces on leaf–spine networks: time", "times the bound")
+    return draw_dots(panels, "All-reduces on leaf–spine networks: time", "times the bound")
 
 
 @dataclass(frozen=True)
-class _Logarithmic(Panel):
+class _Logarithmic(DotPanel):
     """With a logarithmic scale."""
 
     def x(self, value: float) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from chart import Line, draw
+from chart import LogLine, draw_curves
 from clocks import table
 from workloads import generated, leaf_spine, with_models
 
@@ -137,8 +137,8 @@ def _grown(name: str, cost: dict[int, float], sizes: list[int]) -> list[str]:
 
 def _picture(costs: Costs) -> str:
     lines = [
-        Line(f"{policy}, {regime.name}", costs[regime, policy], POLICIES.index(policy), regime.dash)
+        LogLine(f"{policy}, {regime.name}", costs[regime, policy], POLICIES.index(policy), regime.dash)
         for regime in REGIMES
         for policy in POLICIES
     ]
-    return draw(lines, "CPU µs per event against GPUs in the cluster")
+    return draw_curves(lines, "CPU µs per event against GPUs in the cluster")

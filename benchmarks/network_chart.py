@@ -23,7 +23,7 @@ STYLE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """One line: an interval by x, and a colour by number."""
 
     name: str
@@ -32,7 +32,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Panel:
+class SeriesPanel:
     """One chart.
 
     Attributes:
@@ -40,7 +40,7 @@ class Panel:
     """
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[Series]
     low: float
     high: float
 
@@ -65,7 +65,7 @@ class Frame:
         return self.top + HIGH * (1 - share)
 
 
-def draw(title: str, rows: Sequence[Sequence[Panel]], x_name: str, percent: bool = True) -> str:
+def draw_panels(title: str, rows: Sequence[Sequence[SeriesPanel]], x_name: str, percent: bool = True) -> str:
     """The picture: panels in rows, one legend at the bottom."""
     width = LEFT + max(map(len, rows)) * (WIDE + GAP_X) - 20
     height = TOP + len(rows) * (HIGH + GAP_Y) + FOOT - 30
@@ -84,7 +84,7 @@ def draw(title: str, rows: Sequence[Sequence[Panel]], x_name: str, percent: bool
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(panel: Panel, left: float, top: float, percent: bool, x_name: str) -> str:
+def _panel(panel: SeriesPanel, left: float, top: float, percent: bool, x_name: str) -> str:
     xs = tuple(sorted({x for line in panel.lines for x in line.points}))
     frame = Frame(left, top, xs, panel.low, panel.high)
     parts = [f'<text class="bold" x="{left}" y="{top - 9:.0f}">{escape(panel.title)}</text>']
@@ -114,7 +114,7 @@ def _grid(frame: Frame, value: float, percent: bool) -> str:
     )
 
 
-def _line(line: Line, frame: Frame) -> str:
+def _line(line: Series, frame: Frame) -> str:
     """The mean with a dot per point, and the interval behind it."""
     colour = COLOURS[line.colour % len(COLOURS)]
     points = sorted(line.points.items())
@@ -135,7 +135,7 @@ def _path(points: Sequence[tuple[float, float]], frame: Frame) -> str:
     return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in points)
 
 
-def _legend(lines: Sequence[Line], y: float) -> str:
+def _legend(lines: Sequence[Series], y: float) -> str:
     parts, x = [], float(LEFT)
     for line in lines:
         colour = COLOURS[line.colour % len(COLOURS)]

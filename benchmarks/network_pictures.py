@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from network_chart import Line, Panel, draw
+from network_chart import Series, SeriesPanel, draw_panels
 from network_findings import METRICS, Points, regret
 from network_grid import DALLY, TIMERS, Study
 from network_points import Cell
@@ -20,9 +20,9 @@ def pictures(points: Points, study: Study) -> dict[str, str]:
     }
 
 
-def _against(points: Points, cells: list[Cell], metric: str, x: str) -> list[Line]:
+def _against(points: Points, cells: list[Cell], metric: str, x: str) -> list[Series]:
     return [
-        Line(
+        Series(
             name,
             {getattr(cell, x): points.difference(cell, DALLY, RIVALS[name], metric) for cell in cells},
             colour,
@@ -35,13 +35,13 @@ def by_fabric(points: Points, study: Study) -> str:
     """Dally's difference in each figure, by NIC."""
     rows = [
         [
-            Panel(f"{mix}: {metric}", _against(points, sweep(study, mix), key, "nic_gbit"), -1.0, 0.4)
+            SeriesPanel(f"{mix}: {metric}", _against(points, sweep(study, mix), key, "nic_gbit"), -1.0, 0.4)
             for metric, key in METRICS.items()
         ]
         for mix in study.mixes
     ]
     title = f"Dally's difference to each baseline (load 1, {study.over:g}:1; below 0 Dally is better; bands: 95 %)"
-    return draw(title, rows, "NIC, Gbit/s")
+    return draw_panels(title, rows, "NIC, Gbit/s")
 
 
 def by_load(points: Points, study: Study) -> str:
@@ -55,21 +55,21 @@ def by_load(points: Points, study: Study) -> str:
         cells = [c for c in cells if c.load < BATCH]
         rows.append(
             [
-                Panel(f"{mix}: {metric}", _against(points, cells, key, "load"), -1.0, 0.4)
+                SeriesPanel(f"{mix}: {metric}", _against(points, cells, key, "load"), -1.0, 0.4)
                 for metric, key in METRICS.items()
             ]
         )
     title = f"Dally's difference to each baseline ({nic:g} Gbit/s, {study.over:g}:1; bands: 95 %)"
-    return draw(title, rows, "load")
+    return draw_panels(title, rows, "load")
 
 
 def exposed(points: Points, study: Study) -> str:
     """The exposed share of busy GPU-time, by NIC."""
     row = [
-        Panel(
+        SeriesPanel(
             f"{mix}: exposed share of busy GPU-time",
             [
-                Line(
+                Series(
                     name,
                     {c.nic_gbit: points.mean(c, policy, "exposed_fraction") for c in sweep(study, mix)},
                     i,
@@ -81,7 +81,7 @@ def exposed(points: Points, study: Study) -> str:
         )
         for mix in study.mixes
     ]
-    return draw(
+    return draw_panels(
         f"Exposed communication (load 1, {study.over:g}:1; bands: 95 % over seeds)", [row], "NIC, Gbit/s"
     )
 
@@ -92,9 +92,9 @@ def by_timer(points: Points, study: Study) -> str:
     for mix in study.mixes:
         found = {c.nic_gbit: regret(points, c, TIMERS, "jct_mean_s") for c in sweep(study, mix)}
         lines = [
-            Line(name, {nic: one[name] for nic, one in found.items()}, colour)
+            Series(name, {nic: one[name] for nic, one in found.items()}, colour)
             for colour, name in enumerate(TIMERS)
         ]
-        row.append(Panel(f"{mix}: regret in mean JCT", lines, -0.05, 0.25))
+        row.append(SeriesPanel(f"{mix}: regret in mean JCT", lines, -0.05, 0.25))
     title = f"Each timer against the best one of the cell (load 1, {study.over:g}:1; bands: 95 %)"
-    return draw(title, [row], "NIC, Gbit/s")
+    return draw_panels(title, [row], "NIC, Gbit/s")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ordering_caramel import BALANCED, HOSTS, RATES, Compared, compared
-from ordering_chart import Panel, Row, draw
+from ordering_chart import DotPanel, DotRow, draw_dots
 from ordering_models import DEVICE, MODELS, SLOWER
 from ordering_page import PICTURE, page
 from ordering_sections import CASE, Pulled, Reduced
@@ -69,29 +69,29 @@ def picture(pulled: Pulled, reduced: Reduced) -> str:
     if pulled:
         rows = [_pulled(name, found[1.0]) for name, found in pulled.items()]
         panels.append(
-            Panel("TicTac: inference, one worker", rows, (1, 1.25, 1.5, 1.75, 2), "random, 5 to 95 %")
+            DotPanel("TicTac: inference, one worker", rows, (1, 1.25, 1.5, 1.75, 2), "random, 5 to 95 %")
         )
     if reduced:
         rows = [_reduced(name, found[CASE, BALANCED]) for name, found in reduced.items()]
         most = math.ceil(max(value for row in rows for value in row.dots.values()))
-        panels.append(Panel(f"Caramel: training, {CASE} hosts", rows, range(1, most + 1)))
-    return draw(panels, "Communication as long as computing: iterations", "times the bound")
+        panels.append(DotPanel(f"Caramel: training, {CASE} hosts", rows, range(1, most + 1)))
+    return draw_dots(panels, "Communication as long as computing: iterations", "times the bound")
 
 
-def _pulled(name: str, found: Orders) -> Row:
+def _pulled(name: str, found: Orders) -> DotRow:
     bound_s = found.random[0].least_s
     dots = {"random, mean": found.mean_s, "reverse": found.ordered["reverse"].makespan_s}
     dots["TAC"] = found.ordered["TAC"].makespan_s
     span = (found.percentile(5) / bound_s, found.percentile(95) / bound_s)
-    return Row(name, {key: seconds / bound_s for key, seconds in dots.items()}, span)
+    return DotRow(name, {key: seconds / bound_s for key, seconds in dots.items()}, span)
 
 
-def _reduced(name: str, found: Compared) -> Row:
+def _reduced(name: str, found: Compared) -> DotRow:
     dots = {
         "one by one, no overlap": found.passes["one by one"], "DDP": found.others["DDP"],
         "Caramel's passes": found.passes["primitives"], "Hemiola's plan": found.best_s,
     }  # fmt: skip
-    return Row(name, {key: seconds / found.bound_s for key, seconds in dots.items()})
+    return DotRow(name, {key: seconds / found.bound_s for key, seconds in dots.items()})
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from xml.sax.saxutils import escape
 
 from chart import COLOURS, STYLE
 
-__all__ = ["Panel", "Row", "draw"]
+__all__ = ["DotPanel", "DotRow", "draw"]
 
 ROW, LEFT, WIDTH, GAP, TOP = 24, 110, 300, 50, 62
 
 
 @dataclass(frozen=True)
-class Row:
+class DotRow:
     """One model: a dot per series, by name; a span (low, high) where there is one."""
 
     name: str
@@ -23,7 +23,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Panel:
+class DotPanel:
     """Rows beside those of other panels, with a scale of its own.
 
     Attributes:
@@ -32,7 +32,7 @@ class Panel:
     """
 
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[DotRow]
     ticks: Sequence[float]
     span: str = ""
     series: list[str] = field(init=False, default_factory=list)
@@ -45,7 +45,7 @@ class Panel:
         return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0]) * WIDTH
 
 
-def draw(panels: Sequence[Panel], title: str, unit: str) -> str:
+def draw_dots(panels: Sequence[DotPanel], title: str, unit: str) -> str:
     """The picture as text: rows of one name stand at one height, in whichever panels they are."""
     names = list(dict.fromkeys(row.name for panel in panels for row in panel.rows))
     count = len(names)
@@ -67,7 +67,7 @@ def draw(panels: Sequence[Panel], title: str, unit: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _axis(panel: Panel, bottom: float, unit: str) -> list[str]:
+def _axis(panel: DotPanel, bottom: float, unit: str) -> list[str]:
     found = [f'<text y="46">{escape(panel.title)}</text>']
     for tick in panel.ticks:
         kind = "axis" if tick == panel.ticks[0] else "grid"
@@ -79,7 +79,7 @@ def _axis(panel: Panel, bottom: float, unit: str) -> list[str]:
     return [*found, f'<text x="{WIDTH / 2}" y="{bottom + 34}" text-anchor="middle">{escape(unit)}</text>']
 
 
-def _rows(panel: Panel, names: Sequence[str]) -> list[str]:
+def _rows(panel: DotPanel, names: Sequence[str]) -> list[str]:
     found = []
     for row in panel.rows:
         y = TOP + ROW * names.index(row.name) + ROW / 2
@@ -93,7 +93,7 @@ def _rows(panel: Panel, names: Sequence[str]) -> list[str]:
     return found
 
 
-def _keys(panel: Panel, top: float) -> list[str]:
+def _keys(panel: DotPanel, top: float) -> list[str]:
     found = []
     for number, name in enumerate(panel.series):
         y = top + 18 * number

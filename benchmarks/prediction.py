@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from prediction_chart import Point, draw
+from prediction_chart import Point, draw_points
 from prediction_emulated import emulated_graph, lateness_s, layers_of
 from prediction_measure import Case, Measured, measured
 from prediction_models import CALIBRATED, MODELS
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             for r in results
         ]  # fmt: skip
-        picture = draw(points, ["computing", "sleeping"], ("2 ranks", "more ranks"))
+        picture = draw_points(points, ["computing", "sleeping"], ("2 ranks", "more ranks"))
         asked.write.with_name(PICTURE).write_text(picture, encoding="utf-8")
 
 

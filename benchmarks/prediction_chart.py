@@ -26,7 +26,7 @@ class Point:
     about: str
 
 
-def draw(points: Sequence[Point], series: Sequence[str], hollow: tuple[str, str]) -> str:
+def draw_points(points: Sequence[Point], series: Sequence[str], hollow: tuple[str, str]) -> str:
     """The picture as text.
 
     Args:

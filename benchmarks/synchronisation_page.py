@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from clocks import machine, table
-from ordering_chart import Panel, Row, draw
+from ordering_chart import DotPanel, DotRow, draw_dots
 
 __all__ = ["PICTURE", "page", "picture"]
 
@@ -179,10 +179,10 @@ def picture(even: Found, slow: Found, ways: Sequence[_Way]) -> str:
                     for kind, label in kinds.items()
                     if (model, label) in found
                 }
-                rows.append(Row(name, {key: s / base for key, s in seconds.items() if s / base < math.inf}))
+                rows.append(DotRow(name, {key: s / base for key, s in seconds.items() if s / base < math.inf}))
             most = max([1.0, *(value for row in rows for value in row.dots.values())])
-            panels.append(Panel(model + title, rows, _ticks(most)))
-    return draw(panels, "Time to target, relative to the best all-reduce", "1 is all-reduce; less is sooner")
+            panels.append(DotPanel(model + title, rows, _ticks(most)))
+    return draw_dots(panels, "Time to target, relative to the best all-reduce", "1 is all-reduce; less is sooner")
 
 
 def _ticks(most: float) -> list[float]:

@@ -105,10 +105,10 @@ def test_the_page_names_its_command_and_machine(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_label_is_never_drawn_over_another() -> None:
-    from chart import Line, draw
+    from chart import LogLine, draw_curves
 
-    lines = [Line(name, {1: 1.0, 10: 2.0}, i) for i, name in enumerate("abc")]
-    root = ElementTree.fromstring(draw(lines, "a < b"))
+    lines = [LogLine(name, {1: 1.0, 10: 2.0}, i) for i, name in enumerate("abc")]
+    root = ElementTree.fromstring(draw_curves(lines, "a < b"))
     labels = [e for e in root if e.tag.endswith("text") and e.text in {"a", "b", "c"}]
     heights = sorted(float(e.attrib["y"]) for e in labels)
     assert len(heights) == 3

@@ -176,10 +176,10 @@ def test_the_page_its_pictures_and_its_points(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_chart_cuts_what_leaves_its_axis() -> None:
-    from network_chart import HIGH, Line, Panel, draw
+    from network_chart import HIGH, Series, SeriesPanel, draw_panels
 
-    svg = draw(
-        "<t>", [[Panel("p", [Line("a & b", {1: interval([5.0]), 2: interval([0.1])}, 0)], 0.0, 1.0)]], "x"
+    svg = draw_panels(
+        "<t>", [[SeriesPanel("p", [Series("a & b", {1: interval([5.0]), 2: interval([0.1])}, 0)], 0.0, 1.0)]], "x"
     )
     root = ElementTree.fromstring(svg)
     heights = [float(dot.get("cy", "nan")) for dot in root.iter("{http://www.w3.org/2000/svg}circle")]
