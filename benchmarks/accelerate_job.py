@@ -1,7 +1,7 @@
 """One rank of a training job that `benchmarks/accelerate.py` runs in a lab: DDP and `hemiola.accelerate` by turns.
 
-    accelerate_job.py emulated FILE TURNS    layers that sleep, as accelerate_emulated.Shape has written them
-    accelerate_job.py real MODEL TURNS       a model of prediction_models
+    accelerate_job.py emulated FILE TURNS    layers that sleep, as emulated.Shape has written them
+    accelerate_job.py real MODEL TURNS       a model of prediction_job
     accelerate_job.py alone MODEL 0          the same by itself: prints the seconds of its iteration
 
 Every way has a model of its own, which lives through all turns: DDP with 25 MB buckets, DDP with the bucket size
@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from accelerate_emulated import TOKENS, Shape, Tied, words
+from emulated import TOKENS, Shape, Tied, words
 from prediction_job import Emulated
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -96,7 +96,7 @@ def emulated(path: str) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]
 
 def real(name: str) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
     """What is looked up is drawn anew in every iteration: words by Zipf's law, categories evenly."""
-    from prediction_models import MODELS, step
+    from prediction_job import MODELS, step
 
     torch.manual_seed(0)
     example = MODELS[name]("cpu")

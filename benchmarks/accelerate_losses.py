@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from chart import COLOURS, STYLE
-from prediction_measure import KEEPS_MEMORY
+from page import COLOURS, STYLE, write_page
+from prediction import KEEPS_MEMORY
 
 from hemiola.lab import Lab
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     print(", ".join(f"{name} {curve[-1][0]:.1f} s" for name, curve in curves.items()))
     if asked.write is not None:
-        asked.write.write_text(draw(curves), encoding="utf-8")
+        write_page(asked.write, draw(curves))
 
 
 def _apart(one: float, other: float) -> float:

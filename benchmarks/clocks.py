@@ -1,4 +1,4 @@
-"""How the benchmarks measure: CPU time beside wall time, medians and their spread, and on what machine.
+"""How the benchmarks measure: CPU time beside wall time, and the floor that multiples are taken to.
 
 CPU time of the process is the figure that counts, because wall time on a shared machine is mostly
 other people's.
@@ -7,11 +7,8 @@ other people's.
 from __future__ import annotations
 
 import gc
-import os
-import platform
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -45,37 +42,3 @@ def floor_s(rows: list[tuple[float, int, float]], hosts: int, gpus_per_host: int
         took.append(time.process_time() - since)
     gc.enable()
     return median(took)
-
-
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Median, least and most: "1.20 (1.15-1.31)"."""
-    return f"{median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
-
-
-def verdict(value: float, limit: float) -> str:
-    """Whether a target is met."""
-    return "met" if value <= limit else f"missed ({value / limit:.2f}x)"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, numbers to the right."""
-    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def machine() -> str:
-    """Processor, cores, system and Python, in one line."""
-    return (
-        f"{_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"{platform.python_implementation()} {platform.python_version()}"
-    )
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

@@ -97,7 +97,7 @@ def drifting(
 
 def trained(groups: dict[str, Any], rounds: int, name: str) -> dict[str, dict[str, list[float]]]:
     """Iterations of a model with DDP, by turns; by the bytes of its gradients."""
-    from prediction_models import MODELS, step
+    from prediction_job import MODELS, step
 
     jobs = {}
     for group_name, group in groups.items():

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from statistics import mean, median
 
-from clocks import machine, table
+from page import machine, table
 
 from hemiola.kernels.fluid import SharedNetwork, Sharing, warm_up
 

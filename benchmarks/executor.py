@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from clocks import Took, machine, spread, table, timed
+from clocks import Took, timed
+from page import machine, spread, table, write_page
 
 from hemiola.kernels.executor import execute, warm_up
 from hemiola.kernels.executor.tasks import Tasks, tasks_from_columns
@@ -374,7 +375,7 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.write is not None:
         measured = f"Measured on {date.today():%Y-%m-%d} with `{command.strip()}` on: {machine()}, "
         measured += f"which others used as well (load average {os.getloadavg()[0]:.0f})."
-        asked.write.write_text("\n\n".join([HEAD.strip(), measured, text]) + "\n", encoding="utf-8")
+        write_page(asked.write, "\n\n".join([HEAD.strip(), measured, text]) + "\n")
 
 
 if __name__ == "__main__":

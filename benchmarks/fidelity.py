@@ -24,8 +24,8 @@ from statistics import mean, median
 
 import msgspec
 import numpy as np
-from clocks import machine
-from network_runs import fingerprint
+from network_study import fingerprint
+from page import machine, write_page
 
 from hemiola.core.job import Job, batch_job
 from hemiola.lab.slurm import SlurmLab
@@ -101,7 +101,7 @@ def main() -> None:
                 stream.write(msgspec.json.encode(runs[-1]) + b"\n")
     text = page(" ".join(sys.argv[1:]), jobs, [run for run in runs if run.policy in given.policies])
     if given.write:
-        given.write.write_text(text)
+        write_page(given.write, text)
     print(text)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from clocks import table
+from page import table
 
 from hemiola.core.result import JobRecord
 from hemiola.simulator.rules import semantics_by_name

@@ -16,12 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from clocks import machine
+from page import measured_with, write_page
 
 SIZES = (4, 1024, 65_536, 262_144, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "broadcast")
@@ -94,7 +93,7 @@ def page(found: list[dict[str, Any]], ranks: int) -> str:
         f'`init_process_group("hemiola")` and gloo on the loopback of one machine, {ranks} ranks, by turns. A ratio above 1 means '
         "that gloo is faster.",
         "",
-        f"Measured on {date.today():%Y-%m-%d} with `python benchmarks/group.py --ranks {ranks}` on: {machine()}.",
+        measured_with(f"python benchmarks/group.py --ranks {ranks}"),
         "",
         "| collective | bytes | gloo | hemiola | hemiola / gloo (least–most) |",
         "|---|---:|---:|---:|---:|",
@@ -142,7 +141,7 @@ def main() -> None:
     if asked.write is None:
         print(text)
     else:
-        asked.write.write_text(text, encoding="utf-8")
+        write_page(asked.write, text)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from datetime import date
 from pathlib import Path
 from statistics import mean, median, quantiles
 
-from clocks import machine
+from page import machine, write_page
 
 from hemiola.core.decisions import Placement, Start
 from hemiola.core.events import Arrived, Finished
@@ -73,7 +73,7 @@ def main() -> None:
     ]
     text = page(parts)
     if given.write:
-        given.write.write_text(text)
+        write_page(given.write, text)
     print(text)
 
 

@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 from statistics import fmean, stdev
 
-from clocks import machine
+from page import machine, write_page
 
 from hemiola.core.job import Demand, Profile, batch_job
 from hemiola.simulator.cluster import Costs
@@ -65,7 +65,7 @@ def main() -> None:
         print(*rows(seed, compared[seed]), sep="\n", file=sys.stderr, flush=True)
     text = page(network, compared, given)
     if given.write:
-        given.write.write_text(text)
+        write_page(given.write, text)
     print(text)
 
 

@@ -13,7 +13,8 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
-from clocks import machine, spread, table, timed, verdict
+from clocks import timed
+from page import machine, spread, table, verdict
 
 from hemiola.core.graph import KINDS, PHASES, Graph, Operations, Parameter, Signature
 from hemiola.core.hardware import Hardware, KindEfficiency, PhaseCost

@@ -23,7 +23,7 @@ from datetime import date
 from pathlib import Path
 from statistics import median
 
-from clocks import machine, table
+from page import machine, table, write_page
 
 from hemiola.simulator.scenario import Prepared, Scenario, prepare
 from hemiola.simulator.simulate import Recording
@@ -54,7 +54,7 @@ def main() -> None:
         parts = [speed_up(given.runs, given.jobs, given.rounds, one, two), kills(given.small, two)]
     text = page(" ".join(sys.argv[1:]), load, parts)
     if given.write:
-        given.write.write_text(text)
+        write_page(given.write, text)
     print(text)
 
 

@@ -34,10 +34,10 @@ def test_the_floor_is_about_fifty_lines() -> None:
 
 
 def test_multiples_of_the_floor() -> None:
-    import against_floor
+    import speed
 
-    text = against_floor.measure(jobs=60, rounds=1)
-    assert [line.split("|")[1].strip() for line in text.splitlines()[4:8]] == [*against_floor.LIMITS]
+    text = speed.against_floor(jobs=60, rounds=1)
+    assert [line.split("|")[1].strip() for line in text.splitlines()[4:8]] == [*speed.LIMITS]
     assert "FIFO without a network and the floor agree" in text
     assert "HEMIOLA_SHARED is not set" in text
 
@@ -55,29 +55,29 @@ def test_a_replay_with_a_stopwatch_decides_the_same() -> None:
 
 @pytest.mark.slow
 def test_replays_in_processes_of_their_own() -> None:
-    import at_scale
+    import speed
 
-    text = at_scale.philly(jobs=40, rounds=1, policies=["fifo"])
+    text = speed.philly(jobs=40, rounds=1, policies=["fifo"])
     assert "under 1 GiB" in text
     assert "2.5 s: met" in text
 
 
 @pytest.mark.slow
 def test_the_largest_cluster_with_the_time_of_each_decision() -> None:
-    import at_scale
+    import speed
 
-    text = at_scale.huge(jobs=40, cluster=CLUSTER, policies=["fifo"])
+    text = speed.huge(jobs=40, cluster=CLUSTER, policies=["fifo"])
     assert text.count(": met |") == 4
-    given_up = at_scale.huge(jobs=40, cluster=CLUSTER, policies=["fifo"], limit_s=0.01)
+    given_up = speed.huge(jobs=40, cluster=CLUSTER, policies=["fifo"], limit_s=0.01)
     assert given_up.count("more than 0.01 wall s: missed") == 2
 
 
 def test_the_curve_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import curve
+    import speed
 
-    monkeypatch.setattr(curve, "EVENTS_LEAST", 1)
+    monkeypatch.setattr(speed, "EVENTS_LEAST", 1)
     picture = tmp_path / "curve.svg"
-    text = curve.measure(picture, sizes=(16, 32), jobs_per_gpu=1.0, rounds=1)
+    text = speed.curve(picture, sizes=(16, 32), jobs_per_gpu=1.0, rounds=1)
     assert text.count("| srtf |") == 3
     root = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
     assert root.tag.endswith("svg")
@@ -105,7 +105,7 @@ def test_the_page_names_its_command_and_machine(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_label_is_never_drawn_over_another() -> None:
-    from chart import LogLine, draw_curves
+    from page import LogLine, draw_curves
 
     lines = [LogLine(name, {1: 1.0, 10: 2.0}, i) for i, name in enumerate("abc")]
     root = ElementTree.fromstring(draw_curves(lines, "a < b"))

@@ -24,7 +24,7 @@ def _benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tiny() -> Any:
-    from network_grid import Study
+    from network_study import Study
 
     return Study(
         mixes=("lingjun", "philly"), nics=(10, 400), others=((25, 1),), loads=(0.6,), load_nics=(25,),
@@ -35,13 +35,13 @@ def tiny() -> Any:
 def row(policy: str, seed: int, **figures: float) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from network_points import Cell
+    from network_study import Cell
 
     return asdict(Cell("muri", 10, 4)) | {"policy": policy, "seed": seed} | figures
 
 
 def test_a_point_repeats_and_its_figures_add_up() -> None:
-    from network_points import Cell, Point, replay
+    from network_study import Cell, Point, replay
 
     point = Point(Cell("lingjun", 25, 4, scale=0.1), "dally", 3)
     first, second = replay(point), replay(point)
@@ -53,7 +53,7 @@ def test_a_point_repeats_and_its_figures_add_up() -> None:
 
 
 def test_iterations_are_the_same_on_every_fabric() -> None:
-    from network_points import Cell, Point, replay
+    from network_study import Cell, Point, replay
 
     slow, fast = (
         replay(Point(Cell("lingjun", nic, 4, scale=0.1), "fifo-backfill:placement=consolidated", 0))
@@ -64,14 +64,14 @@ def test_iterations_are_the_same_on_every_fabric() -> None:
 
 
 def test_jobs_that_all_fit_one_host_are_at_the_floor_when_they_wait_for_it() -> None:
-    from network_points import Cell, Point, replay
+    from network_study import Cell, Point, replay
 
     found = replay(Point(Cell("muri", 10, 4, scale=0.05), "dally:timer=always-wait", 1))
     assert found["exposed_gpu_s"] == pytest.approx(found["floor_gpu_s"], rel=0.05)
 
 
 def test_another_reset_rule_is_dally_in_all_else() -> None:
-    from network_points import RESETS_ALWAYS, RESETS_NEVER, Cell, KeepsTime, Point, policy_of, replay
+    from network_study import RESETS_ALWAYS, RESETS_NEVER, Cell, KeepsTime, Point, policy_of, replay
 
     assert isinstance(policy_of(RESETS_NEVER), KeepsTime)
     assert policy_of(RESETS_ALWAYS).card()["reset"] == "at every start"
@@ -81,7 +81,7 @@ def test_another_reset_rule_is_dally_in_all_else() -> None:
 
 
 def test_stretches_of_a_trace_are_disjoint_and_have_the_load() -> None:
-    from network_points import GPUS, stretch
+    from network_study import GPUS, stretch
 
     import hemiola
 
@@ -95,8 +95,7 @@ def test_stretches_of_a_trace_are_disjoint_and_have_the_load() -> None:
 
 
 def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
-    from network_points import Cell, Point
-    from network_runs import Memory, run_all
+    from network_study import Cell, Memory, Point, run_all
 
     points = [Point(Cell("lingjun", 25, 4, scale=0.01), "fifo-backfill", seed) for seed in (1, 0)]
     said = io.StringIO()
@@ -110,7 +109,7 @@ def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_differences_are_paired_by_seed_and_fresh_seeds_kept_apart() -> None:
     from network_findings import Points
-    from network_points import Cell
+    from network_study import Cell
 
     rows = [row("a", s, x=v) for s, v in ((0, 5.0), (1, 30.0), (100, 1.0))]
     rows += [row("b", s, x=v) for s, v in ((1, 40.0), (0, 10.0), (100, 4.0))]
@@ -132,7 +131,7 @@ def test_a_verdict_needs_the_whole_interval_and_a_percent() -> None:
 
 def test_regret_is_to_the_best_on_average() -> None:
     from network_findings import Points, regret
-    from network_points import Cell
+    from network_study import Cell
 
     points = Points([row(p, s, x=v) for p, v in (("a", 10.0), ("b", 12.0)) for s in (0, 1)])
     found = regret(points, Cell("muri", 10, 4), {"A": "a", "B": "b"}, "x")
@@ -140,7 +139,7 @@ def test_regret_is_to_the_best_on_average() -> None:
 
 
 def test_the_study_runs_each_point_once_and_compares_like_with_like() -> None:
-    from network_grid import BASELINES, DALLY, FULL, LAWS, POLICIES
+    from network_study import BASELINES, DALLY, FULL, LAWS, POLICIES
 
     points = FULL.points()
     assert len(points) == len(set(points))
@@ -176,7 +175,7 @@ def test_the_page_its_pictures_and_its_points(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_chart_cuts_what_leaves_its_axis() -> None:
-    from network_chart import HIGH, Series, SeriesPanel, draw_panels
+    from network_sensitivity import HIGH, Series, SeriesPanel, draw_panels
 
     svg = draw_panels(
         "<t>", [[SeriesPanel("p", [Series("a & b", {1: interval([5.0]), 2: interval([0.1])}, 0)], 0.0, 1.0)]], "x"

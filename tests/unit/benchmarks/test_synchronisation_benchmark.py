@@ -26,7 +26,7 @@ def test_the_target_is_reached_by_the_mean_of_all_ranks_in_the_order_of_time(mon
 def test_the_page_says_what_decoupling_gains_and_what_was_not_reached():
     pytest.importorskip("torch")
     import synchronisation
-    from synchronisation_page import page, picture
+    from synchronisation import page, picture
 
     ways = synchronisation.ways()
     even, slow = {}, {}
@@ -46,7 +46,7 @@ def test_the_page_says_what_decoupling_gains_and_what_was_not_reached():
 
 def test_every_task_can_be_drawn_and_learns_something():
     torch = pytest.importorskip("torch")
-    from synchronisation_models import TASKS
+    from synchronisation_job import TASKS
 
     for name, make in TASKS.items():
         task = make()

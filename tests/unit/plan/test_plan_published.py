@@ -29,7 +29,7 @@ def _examples_and_benchmarks_are_importable(monkeypatch: pytest.MonkeyPatch) -> 
 
 def built(name):
     import slim
-    from ordering_models import MODELS
+    from ordering_plans import MODELS
 
     return getattr(slim, MODELS[name].function)("meta", 2)
 
@@ -70,7 +70,7 @@ def test_networks_compute_and_train_all_but_scales(network):
 
 
 def test_the_auxiliary_head_is_trained_and_read_like_the_rest():
-    from ordering_models import captured
+    from ordering_plans import captured
 
     graph = captured("Inception v3")
     head = [parameter for parameter in graph.parameters if parameter.name.startswith("auxiliary")]
@@ -87,7 +87,7 @@ def test_the_auxiliary_head_is_trained_and_read_like_the_rest():
 )  # fmt: skip
 def test_orders_are_as_good_as_an_independent_run_found_them(name, rho, random):
     """E of a simulation by other code, on FX graphs with other times and 161 tensors for ResNet-50: to 0.05."""
-    from ordering_tictac import BACKWARD, orders
+    from ordering_plans import BACKWARD, orders
 
     found = orders(name, rho)
     assert found.efficiency == pytest.approx(random, abs=0.05)
@@ -103,8 +103,7 @@ def test_orders_are_as_good_as_an_independent_run_found_them(name, rho, random):
 
 
 def test_a_ratio_is_what_transfers_take_by_the_forward_pass():
-    from ordering_models import captured
-    from ordering_tictac import worker
+    from ordering_plans import captured, worker
 
     graph = worker(captured("VGG-16"), 2.0)
     assert sum(graph.transfer_s) == pytest.approx(2 * sum(graph.compute_s))
@@ -112,7 +111,7 @@ def test_a_ratio_is_what_transfers_take_by_the_forward_pass():
 
 
 def test_passes_and_plan_stay_above_the_bound():
-    from ordering_caramel import BALANCED, PASSES, compared
+    from ordering_plans import BALANCED, PASSES, compared
 
     found = compared("AlexNet v2", 8, BALANCED)
     assert tuple(found.passes) == PASSES

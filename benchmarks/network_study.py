@@ -6,12 +6,17 @@ on every fabric. Knows neither which points are run nor what is made of them.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import multiprocessing
 import os
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from workloads import ALL
@@ -224,3 +229,193 @@ def figures(run: Run, topology: Topology, jobs: tuple[Job, ...]) -> Row:
         "gpu_utilization": whole.gpu_utilization, "preemptions": whole.preemptions,
         "migrations": whole.migrations, "unfinished": whole.jobs_unfinished, "cpu_s": whole.simulation_cpu_s,
     }  # fmt: skip
+
+
+# Which points the study of network sensitivity runs: the full study, and a quick one.
+
+DALLY = "dally"
+TIMERS = {
+    "auto": DALLY,
+    "break-even": "dally:timer=break-even",
+    "break-even, oracle": "dally:timer=break-even,oracle=true",
+    "manual": "dally:timer=manual",
+    "always-wait": "dally:timer=always-wait",
+    "never-wait": "dally:timer=never-wait",
+}
+BASELINES = {
+    "FIFO, consolidated": "fifo-backfill:placement=consolidated",
+    "Tiresias, consolidated": "tiresias:placement=consolidated",
+    "Tiresias": "tiresias",
+    "Gandiva": "gandiva",
+    "FIFO, tier-aware": "fifo-backfill",
+}
+NO_PREEMPTION = "dally:preempt=false"
+POLICIES = (*BASELINES.values(), *TIMERS.values(), NO_PREEMPTION)
+RESETS = {
+    "a paid timer is kept (as it is)": DALLY,
+    "reset at every start": RESETS_ALWAYS,
+    "never reset": RESETS_NEVER,
+}
+LAWS = ("max-min", "interleaved", "colliding", "isolated")
+LAW_POLICIES = (*BASELINES.values(), DALLY, TIMERS["break-even"], TIMERS["always-wait"], TIMERS["never-wait"])
+
+
+@dataclass(frozen=True)
+class Study:
+    """The grid.
+
+    Attributes:
+        nics: fabric speeds at oversubscription `over` and load 1.
+        others: further fabrics, as (NIC, oversubscription), at load 1.
+        loads: further loads, each at the NICs in `load_nics`; `batch` is one that is all at once.
+        special: (mix, NIC, oversubscription) at which laws and reset rules are compared.
+        seeds, fresh: how many seeds find, and how many others confirm.
+        scale: of the number of jobs.
+    """
+
+    mixes: tuple[str, ...] = ("lingjun", "muri", "philly")
+    nics: tuple[float, ...] = (10, 25, 50, 100, 200, 400, 800, 1600)
+    over: float = 4
+    others: tuple[tuple[float, float], ...] = ((10, 1), (25, 1), (100, 1), (25, 8), (100, 8))
+    loads: tuple[float, ...] = (0.6, 0.8, 1.2)
+    load_nics: tuple[float, ...] = (10, 25, 100)
+    batch: float = 20.0
+    batch_nics: tuple[float, ...] = (10, 25)
+    special: tuple[tuple[str, float, float], ...] = (("lingjun", 25, 4), ("muri", 10, 4))
+    seeds: int = 5
+    fresh: int = 10
+    scale: float = 1.0
+
+    def cells(self) -> Iterator[Cell]:
+        """Every cell of the search, each once. Raw Philly gets fewer: most of them are alike."""
+        for mix in self.mixes:
+            real = mix == "philly"
+            fabrics = [(nic, self.over, 1.0) for nic in self.nics]
+            fabrics += [(nic, over, 1.0) for nic, over in self.others if not real or nic == 25]
+            nics = [nic for nic in self.load_nics if not real or nic == 25]
+            fabrics += [(nic, self.over, load) for load in self.loads for nic in nics]
+            fabrics += [(nic, self.over, self.batch) for nic in self.batch_nics]
+            for nic, over, load in fabrics:
+                yield Cell(mix, nic, over, load, scale=self.scale)
+
+    def points(self) -> list[Point]:
+        """Everything but the confirmation."""
+        points = [
+            Point(cell, policy, seed)
+            for cell in self.cells()
+            for policy in POLICIES
+            for seed in range(self.seeds)
+        ]
+        for cell, policies in self.extras():
+            points += [Point(cell, policy, seed) for policy in policies for seed in range(self.seeds)]
+        return list(dict.fromkeys(points))
+
+    def extras(self) -> Iterator[tuple[Cell, Sequence[str]]]:
+        """Laws and reset rules."""
+        for mix, nic, over in self.special:
+            if mix in self.mixes:
+                yield Cell(mix, nic, over, scale=self.scale), tuple(RESETS.values())
+                for law in LAWS:
+                    yield Cell(mix, nic, over, law=law, scale=self.scale), LAW_POLICIES
+
+    def confirmation(self, cell: Cell, baseline: str) -> list[Point]:
+        """The same cell on jobs that it was not chosen by."""
+        return [
+            Point(cell, policy, FRESH + seed) for policy in (DALLY, baseline) for seed in range(self.fresh)
+        ]
+
+
+FULL = Study()
+QUICK = Study(
+    mixes=("lingjun", "muri"), nics=(10, 50, 400), others=((50, 1),), loads=(0.6,), load_nics=(50,), batch_nics=(),
+    special=(("lingjun", 50, 4),), seeds=3, fresh=3,
+)  # fmt: skip
+
+
+# Runs points in processes of their own and remembers them, so that a study can be taken up again.
+
+MATTERS = ("core", "kernels", "sched", "cost", "trace", "simulator")
+
+
+def fingerprint() -> str:
+    """Twelve hexadecimal digits of the code and of where real data comes from."""
+    package = Path(hemiola.__file__).parent
+    digest = hashlib.sha256(os.environ.get("HEMIOLA_SHARED", "").encode())
+    digest.update(Path(__file__).read_bytes())
+    for folder in MATTERS:
+        for file in sorted(package.glob(f"{folder}/**/*.*")):
+            if file.suffix in (".py", ".json"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def key(point: Point) -> str:
+    """What a point is remembered by."""
+    return json.dumps([asdict(point.cell), point.policy, point.seed], sort_keys=True)
+
+
+class Memory:
+    """Points that were run before.
+
+    Args:
+        folder: where it is kept; None for nowhere.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = None if folder is None else folder / f"points-{fingerprint()}.jsonl"
+        self._rows: dict[str, Row] = {}
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._read(self._file)
+
+    def _read(self, file: Path) -> None:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # the run was cut off while it wrote this line
+            self._rows[entry["key"]] = entry["row"]
+
+    def __contains__(self, point: Point) -> bool:
+        return key(point) in self._rows
+
+    def row(self, point: Point) -> Row:
+        """What came out."""
+        return self._rows[key(point)]
+
+    def add(self, point: Point, row: Row) -> None:
+        """Remember it, at once and on disk."""
+        self._rows[key(point)] = row
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"key": key(point), "row": row}) + "\n")
+
+
+def run_all(points: Sequence[Point], memory: Memory, workers: int, says: TextIO = sys.stderr) -> list[Row]:
+    """The rows of all points, in their order; those not remembered are run."""
+    missing = sorted(
+        {point for point in points if point not in memory},
+        key=lambda p: (p.cell.mix, p.cell.load, p.seed, p.cell.nic_gbit, p.cell.oversubscription, p.policy),
+    )
+    if missing:
+        print(f"{len(missing):,} replays to do, {len(points) - len(missing):,} known", file=says, flush=True)
+        began = time.perf_counter()
+        for done, (point, row) in enumerate(_replays(missing, workers), 1):
+            memory.add(point, row)
+            if done % max(1, len(missing) // 20) == 0 or done == len(missing):
+                spent = time.perf_counter() - began
+                print(f"  {done:,} of {len(missing):,} after {spent:.0f} s", file=says, flush=True)
+    return [memory.row(point) for point in points]
+
+
+def _replays(points: Sequence[Point], workers: int) -> Iterator[tuple[Point, Row]]:
+    if workers <= 1:
+        yield from map(_one, points)
+        return
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(_one, points, chunksize=12)
+
+
+def _one(point: Point) -> tuple[Point, Row]:
+    return point, replay(point)
