@@ -178,7 +178,9 @@ def test_a_chart_cuts_what_leaves_its_axis() -> None:
     from network_sensitivity import HIGH, Series, SeriesPanel, draw_panels
 
     svg = draw_panels(
-        "<t>", [[SeriesPanel("p", [Series("a & b", {1: interval([5.0]), 2: interval([0.1])}, 0)], 0.0, 1.0)]], "x"
+        "<t>",
+        [[SeriesPanel("p", [Series("a & b", {1: interval([5.0]), 2: interval([0.1])}, 0)], 0.0, 1.0)]],
+        "x",
     )
     root = ElementTree.fromstring(svg)
     heights = [float(dot.get("cy", "nan")) for dot in root.iter("{http://www.w3.org/2000/svg}circle")]
