@@ -60,7 +60,7 @@ HEAD = """# Collectives that fit the network
 AdapCC (ICDCS 2024) claims communication 2x as fast where links differ. Here all-reduces of four hosts in the
 [lab](../guides/lab.md) go by gloo, by Hemiola's process group in its usual way (a ring), and by the same group with
 `HEMIOLA_STRATEGY=auto`: it measures the network when it is opened and chooses
-[schedules](../concepts/schedules.md) that fit. All take turns in the same processes; a time is that of the slowest rank.
+[schedules](../concepts/collectives.md) that fit. All take turns in the same processes; a time is that of the slowest rank.
 
 With one slow link no schedule can be more than 2 (N - 1) / N = 1.5 times as fast as a ring in good order (four hosts)."""
 

@@ -192,7 +192,7 @@ that a rack's hosts send four times what its uplink bears.
   between hosts), along the same order; *halving and doubling* too. Trees go in the best of four sizes of pieces,
   64 KiB to 1 MiB;
 - *Hemiola*: what `hemiola.plan.collective.synthesis` chooses, the ring where another schedule gains less than 10 %;
-- *bound*: bandwidth alone, without latency, whatever the schedule ([Schedules](../concepts/schedules.md))."""
+- *bound*: bandwidth alone, without latency, whatever the schedule ([Schedules](../concepts/collectives.md))."""
 
 LIMITS = """## What to keep in mind
 

@@ -80,3 +80,14 @@ def test_names_of_policies_and_semantics_are_known_without_importing_them() -> N
     assert [POLICIES[name].name for name in POLICIES] == list(POLICIES)
     assert [rules.name for rules in known_semantics().values()] == ["event-driven", *PEERS]
     assert "fifo" in POLICIES and "nobody" not in POLICIES
+
+
+@pytest.mark.parametrize(("words", "verb"), [((), "simulate"), (("lab",), "up"), (("lab", "slurm"), "env")])
+def test_help_says_what_each_verb_does_though_none_is_imported_before(
+    words: tuple[str, ...], verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hemiola.cli import app
+
+    app([*words, "--help"], result_action="return_value")
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(f"│ {verb} "))
+    assert len(row.strip("│ ").split()) > 3
