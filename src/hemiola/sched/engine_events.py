@@ -27,7 +27,7 @@ from hemiola.core.events import (
     Started,
     Undone,
 )
-from hemiola.core.job import Job
+from hemiola.core.job import Batch
 from hemiola.core.resources import ResourceRequest
 from hemiola.sched.inventory import pick
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
@@ -51,7 +51,7 @@ class Transitions:
 
     view: ClusterView
     reaches: Reaches
-    enter: Callable[[Job, float], JobState]
+    enter: Callable[[Batch, float], JobState]
     wait: Callable[[JobState], None]
     unwait: Callable[[JobState], None]
     run: _Run
