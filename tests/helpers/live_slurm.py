@@ -88,8 +88,8 @@ class Live:
 
     def record(self, job_id: str) -> JournaledJob:
         """As the journal has it; it is waited for."""
-        until(lambda: self.tracked(job_id), f"the journal knows job {job_id}")
-        found = self.tracked(job_id)
+        until(lambda: self.known(job_id), f"the journal knows job {job_id}")
+        found = self.known(job_id)
         assert found is not None
         return found
 
