@@ -119,8 +119,8 @@ class MemoryCluster:
         return waited
 
     def end(self) -> None:
-        """Nothing is left to do: whoever serves is told so as by Ctrl-C, if that was asked for."""
-        if self._ends and not self._coming and all(row.state == "ended" for row in self._rows.values()):
+        """Nothing is left to do: whoever serves is told so as by Ctrl-C, if that was asked for and nobody is to come."""
+        if self._ends and not self._coming:
             signal.raise_signal(signal.SIGTERM)
 
     def _change(self, row: MemoryRow, **changes: object) -> None:
@@ -242,7 +242,7 @@ class MemoryDriver(PollingDriver[MemoryTrackedJob]):
             ]
             self._recovered.clear()
         events = changes.with_new(arrived)
-        if not (events or self.tracked):
+        if not events and all(known.refused for known in self.tracked.values()):
             self._cluster.end()
         return events
 
@@ -313,7 +313,7 @@ OPTIONS = {
         EngineOption("pace", "So many times as fast as the file says all happens.", float, 1.0),
         EngineOption("hosts", "How many hosts there are.", int, 4),
         EngineOption("gpus", "How many GPUs each has.", int, 8),
-        EngineOption("ends", "1: whoever serves ends once all jobs have.", int, 0),
+        EngineOption("ends", "1: whoever serves ends once all jobs have that can run.", int, 0),
     )
 }
 

@@ -23,7 +23,7 @@ from hemiola.live.engines.base import Connection
 from hemiola.live.engines.registry import ENGINES, engine_from_text, engine_of_run, is_same_engine
 from hemiola.live.journal import Journal
 
-TABLE = "id,submit_s,gpus,duration_s,user\na,0,8,60,ada\nb,30,8,60,bob\nc,60,16,60,ada\n"
+TABLE = "id,submit_s,gpus,duration_s,user\na,0,8,60,ada\nb,30,8,60,bob\nc,60,16,60,ada\nd,0,64,60,bob\n"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,10 @@ def test_a_service_on_it_runs_every_job_to_its_end(journal: Path) -> None:
         (run,) = opened.runs()
         assert (run.opening.engine, run.opening.mode) == ("in-memory 1", "enforce")
         jobs = {job.engine_id: job for job in opened.jobs()}
-        assert {name: job.outcome for name, job in jobs.items()} == dict.fromkeys("abc", "finished")
+        assert {name: job.outcome for name, job in jobs.items()} == dict.fromkeys("abc", "finished") | {
+            "d": ""
+        }
+        assert "it wants 64 GPUs, more than the cluster has" in jobs["d"].note
         wide = jobs["c"].placement
         assert wide is not None and wide.hosts == (0, 1) and jobs["c"].user == "ada"
 
