@@ -127,7 +127,7 @@ def _host_values(table: _Table, where: str, assumed: dict[str, str]) -> list[Any
         _whole(full, "island", where) if "island" in table else max(gpus, 1),
         _quantity(full, "bus", parse_rate, where),
         Resources(
-            cpus=float(_whole(table, "cpus", where)) if "cpus" in table else None,
+            cpus=_count(table, "cpus", where) if "cpus" in table else None,
             memory_bytes=_quantity(table, "memory", parse_size, where) if "memory" in table else None,
             bandwidth_bytes_per_s=_quantity(table, "bandwidth", parse_rate, where)
             if "bandwidth" in table
@@ -206,6 +206,13 @@ def _whole(table: _Table, key: str, where: str) -> int:
     if isinstance(number, bool) or not 0 <= number < _INT_MAX:
         raise InputError(f"{where}: {key} is {number}", "write a whole number")
     return number
+
+
+def _count(table: _Table, key: str, where: str) -> float:
+    number: float = _get(table, key, (int, float), where)
+    if isinstance(number, bool) or not 0 <= number < _INT_MAX:
+        raise InputError(f"{where}: {key} is {number}", "write a number, 0 or more")
+    return float(number)
 
 
 def _tables(table: _Table, key: str, where: str) -> list[_Table]:
@@ -307,7 +314,7 @@ def _host_lines(hosts: Hosts) -> Iterator[str]:
 def _resource_lines(beside: Resources) -> Iterator[str]:
     """What is said of it."""
     if beside.cpus is not None:
-        yield f"cpus = {beside.cpus:.0f}"
+        yield f"cpus = {beside.cpus!r}"
     if beside.memory_bytes is not None:
         yield f'memory = "{_shortest(beside.memory_bytes, _SIZES, parse_size, "B")}"'
     if beside.bandwidth_bytes_per_s is not None:
