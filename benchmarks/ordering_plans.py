@@ -23,7 +23,7 @@ from hemiola.cost.operations import load_hardware, operation_seconds
 from hemiola.cost.parallelism import DDP
 from hemiola.cost.prediction import PredictionOptions
 from hemiola.plan.advice import make_plan
-from hemiola.plan.baselines import Fifo
+from hemiola.plan.baselines import FifoOrder
 from hemiola.plan.bytescheduler import ByteScheduler
 from hemiola.plan.caramel import BATCHES, MIB, PIECES, batched, extended, split, widened, with_primitives
 from hemiola.plan.p3 import P3
@@ -146,10 +146,10 @@ def compared(name: str, hosts: int, rate: str, device: str = DEVICE) -> Compared
 def _passes(problem: PlanProblem, wide: Graph) -> tuple[dict[str, float], dict[str, str]]:
     found: dict[str, float] = {}
     serial, usual = _on(problem, overlap=False), _on(problem)
-    found[ONE_BY_ONE] = serial.predict(planned(serial, Fifo())).iteration_s
-    found["overlapped"] = usual.predict(planned(usual, Fifo())).iteration_s
+    found[ONE_BY_ONE] = serial.predict(planned(serial, FifoOrder())).iteration_s
+    found["overlapped"] = usual.predict(planned(usual, FifoOrder())).iteration_s
     issued, urgent = _on(problem, wide), PlanProblem(wide, problem.hardware, problem.topology, problem.ranks)
-    plan = planned(issued, Fifo())
+    plan = planned(issued, FifoOrder())
     found["widened"] = issued.predict(plan).iteration_s
     plan, batch = _best(
         issued, plan, ((limit, batched(issued, plan, limit)) for limit in (*BATCHES, 64 * MIB))
@@ -189,10 +189,10 @@ def _others(problem: PlanProblem) -> dict[str, float]:
     ddp = [problem.predict_parallelism(parallelism).iteration_s for parallelism in buckets]
     quick = _on(problem, overlap=False, library=NCCL)
     return {
-        "one by one, NCCL": quick.predict(planned(quick, Fifo())).iteration_s,
+        "one by one, NCCL": quick.predict(planned(quick, FifoOrder())).iteration_s,
         "DDP": ddp[0],
         "DDP, best buckets": min(ddp),
-        "fifo": problem.predict(planned(problem, Fifo())).iteration_s,
+        "fifo": problem.predict(planned(problem, FifoOrder())).iteration_s,
         "P3": problem.predict(planned(problem, P3())).iteration_s,
         "ByteScheduler": problem.predict(planned(problem, ByteScheduler())).iteration_s,
     }

@@ -24,7 +24,7 @@ from hemiola.core.events import Event, Finished, Started
 from hemiola.core.job import Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.live.check import Check
-from hemiola.live.engines.base import Connection, Engine, EngineOption, Examination
+from hemiola.live.engines.base import Engine, EngineConnection, EngineOption, Examination
 from hemiola.live.live_driver import Vanished
 from hemiola.live.polling_driver import Clock, Diff, PollingDriver
 from hemiola.live.session import Session
@@ -318,7 +318,7 @@ OPTIONS = {
 }
 
 
-def _connect(to: Connection) -> MemoryCluster:
+def _connect(to: EngineConnection) -> MemoryCluster:
     said = {name: to.option(option) for name, option in OPTIONS.items()}
     topology = read_topology(f"flat:hosts={said['hosts']},gpus_per_host={said['gpus']}")
     jobs = read_workload(said["jobs"]).jobs if said["jobs"] else JOBS

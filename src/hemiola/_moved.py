@@ -26,7 +26,6 @@ MODULES = {
     "control.simulate": "simulator.simulate",
     "control.simulated": "simulator.cluster",
     "control.slurm": "live.engines.slurm",
-    "control.slurm.topology": "live.engines.slurm.service",
     "control.sweep": "simulator.sweep",
     "control.web": "live.web",
     "core.acceleration": "core.plan",

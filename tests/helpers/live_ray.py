@@ -23,7 +23,7 @@ from hemiola.live.engines.ray.kv_store import GROUPS, PLACE, WRAPPER, RayStore, 
 from hemiola.live.engines.ray.topology import ray_topology
 from hemiola.live.engines.ray.wire import RayJobRow, RayReply, read_answer
 from hemiola.live.journal import Journal, JournaledJob
-from hemiola.live.service import Service, SessionSettings
+from hemiola.live.service import LiveService, SessionSettings
 
 HOLD = shlex.join([sys.executable, "-c", "from hemiola.cli import main; main()", "hold"])
 NODES = [RayNode(f"h{i}", num_cpus=16, num_gpus=8, labels={"rack": f"r{i // 2}"}) for i in range(4)]
@@ -40,7 +40,7 @@ class LiveRay:
         self.ray = Ray(cluster.address)
         self.board = RayStore(cluster.address)
         self.jobs: Any = JobSubmissionClient(cluster.dashboard_url)
-        self.service: Service | None = None
+        self.service: LiveService | None = None
         self.submitted: list[str] = []
 
     def submit(self, words: str, command: str = "sleep 1", hold: str = "--grace 2s", **more: Any) -> str:
@@ -119,7 +119,7 @@ class LiveRay:
     @contextmanager
     def serving(
         self, policy: str = "fifo-backfill", mode: str = "enforce", **more: object
-    ) -> Iterator[Service]:
+    ) -> Iterator[LiveService]:
         """A service, until the block ends."""
         with Journal.open(self.journal_path) as journal:
             settings = SessionSettings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from hemiola.live.engines.slurm.engine import SLURM, SlurmPartition
 from hemiola.live.engines.slurm.topology import slurm_topology
 from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.live.journal import Journal, JournaledJob
-from hemiola.live.service import Service, SessionSettings
+from hemiola.live.service import LiveService, SessionSettings
 
 WAIT_S = 40.0
 
@@ -38,7 +38,7 @@ class Live:
     def __init__(self, lab: SlurmLab, journal: Path) -> None:
         self.lab, self.journal_path = lab, journal
         self.slurm = Slurm(Path(lab.environ["SLURM_CONF"]))
-        self.service: Service | None = None
+        self.service: LiveService | None = None
 
     def submit(
         self, options: str, script: str = "sleep 1", partition: str = "hemiola", comment: str = ""
@@ -113,7 +113,7 @@ class Live:
     @contextmanager
     def serving(
         self, policy: str = "fifo-backfill", mode: str = "enforce", wake: Path | None = None, **more: object
-    ) -> Iterator[Service]:
+    ) -> Iterator[LiveService]:
         """A service, until the block ends; it must not have said anything was wrong."""
         with Journal.open(self.journal_path) as journal:
             settings = SessionSettings(policy=policy, mode=mode, **more)  # type: ignore[arg-type]

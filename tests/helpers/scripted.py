@@ -16,7 +16,7 @@ from hemiola.live.journal import Journal
 from hemiola.live.leadership import Leadership
 from hemiola.live.live_driver import Identity, LiveDriver, Vanished
 from hemiola.live.polling_driver import Clock
-from hemiola.live.service import Service, Session, SessionSettings
+from hemiola.live.service import LiveService, Session, SessionSettings
 
 TWO = cluster([4, 4])
 
@@ -67,7 +67,7 @@ class Scripted(LiveDriver):
 def serve(
     tmp_path: Path, settings: SessionSettings, *drivers: Scripted, before: Callable[[], object] = lambda: None,
     topology: Topology = TWO, runs: list[Session] | None = None,
-) -> tuple[Service, list[Session]]:  # fmt: skip
+) -> tuple[LiveService, list[Session]]:  # fmt: skip
     """A service that has one of these drivers in each run, and ends after the last; something is done before it runs."""
     runs = [] if runs is None else runs
     left = list(drivers)
@@ -79,7 +79,7 @@ def serve(
                 service.stop()
             return left.pop(0)
 
-        service = Service(settings, journal, topology, make)
+        service = LiveService(settings, journal, topology, make)
         before()
         service.run()
         return service, runs

@@ -22,7 +22,7 @@ from hemiola.core.job import Demand, Job, Profile, batch_job
 from hemiola.core.topology import Topology
 from hemiola.live.journal.journal import Journal
 from hemiola.live.live_driver import Identity, LiveDriver, Vanished
-from hemiola.live.service import Service, Session, SessionSettings
+from hemiola.live.service import LiveService, Session, SessionSettings
 from hemiola.live.web.server import WebServer
 from hemiola.trace.topologies.read import read_topology
 
@@ -112,7 +112,7 @@ class Scene:
     """
 
     def __init__(
-        self, service: Service, journal: Journal, where: Path, events: queue.Queue[list[Event] | None]
+        self, service: LiveService, journal: Journal, where: Path, events: queue.Queue[list[Event] | None]
     ) -> None:
         self.service, self.journal, self.where, self._events = service, journal, where, events
         self.names: dict[str, str] = {}
@@ -207,7 +207,7 @@ def scene(
             engines.append(Engine(run, names, events))
             return engines[-1]
 
-        service = Service(settings, journal, cluster or topology(), make)
+        service = LiveService(settings, journal, cluster or topology(), make)
         found = Scene(service, journal, where, events)
         found.names, found.engines = names, engines
         with WebServer(service, journal, address="127.0.0.1:0", **web) as server:

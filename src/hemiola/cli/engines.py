@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hemiola.live.engines.base import Connection, Engine, EngineOption
+from hemiola.live.engines.base import Engine, EngineConnection, EngineOption
 from hemiola.live.engines.registry import ENGINES, engine_from_text, engine_of_run
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _kind(option: EngineOption) -> Any:
 
 def chosen_engine(
     text: str, options: Mapping[str, Any], *, partition: str, has_topology: bool = False, acts: bool = False
-) -> tuple[Engine[Any], Connection]:
+) -> tuple[Engine[Any], EngineConnection]:
     """The engine that was asked for, and what it is told.
 
     Args:
@@ -64,7 +64,7 @@ def chosen_engine(
             given.setdefault(name, value)
         else:
             _check_unused(name, value, engine)
-    return engine, Connection(partition=partition, given=given, has_topology=has_topology, acts=acts)
+    return engine, EngineConnection(partition=partition, given=given, has_topology=has_topology, acts=acts)
 
 
 def _check_unused(name: str, value: Any, engine: Engine[Any]) -> None:
@@ -83,13 +83,13 @@ def _check_unused(name: str, value: Any, engine: Engine[Any]) -> None:
 
 def engine_of_journal(
     journal: Journal, text: str, options: Mapping[str, Any], *, partition: str
-) -> tuple[Engine[Any] | None, Connection]:
+) -> tuple[Engine[Any] | None, EngineConnection]:
     """The engine that was asked for, or else the one of the journal's last run; None where that is from outside."""
     if text:
         return chosen_engine(text, options, partition=partition)
     runs = journal.runs()
     engine = engine_of_run(runs[-1].opening.engine if runs else "")
     own = {option.name for option in engine.options} if engine is not None else set()
-    return engine, Connection(
+    return engine, EngineConnection(
         partition=partition, given={name: value for name, value in options.items() if name in own}
     )

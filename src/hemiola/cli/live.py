@@ -23,7 +23,7 @@ from hemiola.live.engines.base import Examination
 from hemiola.live.engines.registry import DEFAULT
 
 if TYPE_CHECKING:
-    from hemiola.live.engines.base import Connection, Engine
+    from hemiola.live.engines.base import Engine, EngineConnection
     from hemiola.live.journal import Journal
     from hemiola.live.query.cluster import LiveCluster, LiveHost, LiveJob
     from hemiola.live.query.health_checks import Check
@@ -335,7 +335,7 @@ def doctor(
         raise SystemExit(1)
 
 
-def _engine(engine: Engine[Any], to: Connection, what: Examination) -> Iterator[Check]:
+def _engine(engine: Engine[Any], to: EngineConnection, what: Examination) -> Iterator[Check]:
     with engine.connected(to) as client:
         yield from engine.doctor(client, what)
 

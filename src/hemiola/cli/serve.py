@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hemiola.core.topology import Topology
     from hemiola.live.journal import Journal
-    from hemiola.live.service import Service
+    from hemiola.live.service import LiveService
 
 
 __all__ = ["lend", "ranks", "release", "serve"]
@@ -232,7 +232,7 @@ class Page:
     kill_switch: Path | None
 
     def serving(
-        self, service: Service, journal: Journal, where: str | Path
+        self, service: LiveService, journal: Journal, where: str | Path
     ) -> AbstractContextManager[object]:
         """While the block lasts; nothing where no address was given."""
         from contextlib import nullcontext
@@ -264,7 +264,7 @@ def _kept_s(keep: str) -> float | None:
     return keep_s
 
 
-def _serve(service: Service) -> None:
+def _serve(service: LiveService) -> None:
     import os
     import signal
     import threading

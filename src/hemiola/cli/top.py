@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from hemiola.live.engines.base import Connection, Engine
+    from hemiola.live.engines.base import Engine, EngineConnection
     from hemiola.live.journal import Journal
     from hemiola.live.query.cluster import Following, LiveCluster, LiveHost, LiveJob, Made
-    from hemiola.live.query.forecast import LinkLoad
+    from hemiola.live.query.forecast import ForecastLinkLoad
 
 
 __all__ = ["frame", "top"]
@@ -53,7 +53,7 @@ class ScreenState:
     """
 
     cluster: LiveCluster
-    loads: Sequence[tuple[LinkLoad, list[str]]]
+    loads: Sequence[tuple[ForecastLinkLoad, list[str]]]
     problem: str
     engine: str
 
@@ -427,7 +427,7 @@ class _Engine:
         says: in words.
     """
 
-    def __init__(self, engine: Engine[Any] | None, to: Connection) -> None:
+    def __init__(self, engine: Engine[Any] | None, to: EngineConnection) -> None:
         self._engine = engine if engine is not None and engine.answers is not None else None
         self._to = to
         self.says = f"{self._engine.title} not asked yet" if self._engine is not None else ""

@@ -23,7 +23,7 @@ from hemiola.sched.policies import policy_from_text
 from hemiola.sched.view import ClusterView
 from hemiola.trace.reports import check_reports
 
-__all__ = ["EngineWatcher", "MakeDriver", "Service", "Session", "SessionSettings"]
+__all__ = ["EngineWatcher", "LiveService", "MakeDriver", "Session", "SessionSettings"]
 
 _log = logging.getLogger("hemiola.serve")
 STANDBY_S = 1.0
@@ -32,7 +32,7 @@ FORGET_EVERY_S, REST_S = 86400.0, 0.1
 """Between two pieces of what is forgotten it rests, so that the loop can write (`Journal.forget`)."""
 
 
-class Service:
+class LiveService:
     """One instance; several may share a journal, and one of them leads.
 
     Raises:

@@ -13,7 +13,7 @@ from hemiola.plan.caramel import extended
 from hemiola.plan.planner import Planner
 from hemiola.plan.problem import PlanProblem
 
-__all__ = ["Ddp", "Fifo", "FirstUse"]
+__all__ = ["Ddp", "FifoOrder", "FirstUse"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Ddp(Planner):
 
 
 @dataclass(frozen=True)
-class Fifo(Planner):
+class FifoOrder(Planner):
     """What goes together stays so, and goes as it becomes ready, all before the optimizer."""
 
     name = "fifo"

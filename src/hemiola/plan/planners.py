@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from hemiola.core.chosen import Family, split_choices
 from hemiola.core.errors import PlanError
 from hemiola.plan.auto import Auto
-from hemiola.plan.baselines import Ddp, Fifo, FirstUse
+from hemiola.plan.baselines import Ddp, FifoOrder, FirstUse
 from hemiola.plan.bytescheduler import ByteScheduler
 from hemiola.plan.caramel import Caramel
 from hemiola.plan.p3 import P3
@@ -20,7 +20,8 @@ from hemiola.plan.tictac import Tac, Tic
 __all__ = ["PLANNERS", "planners_from_text"]
 
 PLANNERS: dict[str, type[Planner]] = {
-    planner.name: planner for planner in (Auto, Ddp, Fifo, FirstUse, Tic, Tac, P3, ByteScheduler, Caramel)
+    planner.name: planner
+    for planner in (Auto, Ddp, FifoOrder, FirstUse, Tic, Tac, P3, ByteScheduler, Caramel)
 }
 _ALSO: dict[str, type[Planner]] = {"tictac": Tac}
 """Further names: who knows times, as a prediction does, orders by them."""

@@ -28,7 +28,7 @@ from web_helpers import GPT, Scene, busy, job, scene, topology, wait_until
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Blocked, Finished, Held, Requeued, Timer
 from hemiola.live.journal import Journal
-from hemiola.live.service import Service, SessionSettings
+from hemiola.live.service import LiveService, SessionSettings
 from hemiola.live.web.app import make_app
 from hemiola.live.web.queries import Queries
 from hemiola.live.web.security import Rates, Tokens
@@ -219,7 +219,7 @@ def test_what_waits_for_another_leader_shows_the_journal(tmp_path: Path):
     with scene(tmp_path) as here:
         here.happen(Arrived(time.time(), job("a", 8)), Arrived(time.time(), job("b", 128 - 64)))
         wait_until(lambda: here.journal.job("a").status == "running")
-        other = Service(
+        other = LiveService(
             SessionSettings(policy="fifo"),
             here.journal,
             topology(),
@@ -260,7 +260,7 @@ def test_a_leader_whose_loop_breaks_again_and_again_still_leads(
 def test_a_standby_says_why_a_job_waits_and_not_why_it_ran(tmp_path: Path):
     with scene(tmp_path) as here:
         here.happen(Arrived(time.time(), job("a", 64)))
-        other = Service(
+        other = LiveService(
             SessionSettings(policy="fifo"),
             here.journal,
             topology(),
@@ -282,7 +282,7 @@ def test_a_standby_says_why_a_job_waits_and_not_why_it_ran(tmp_path: Path):
 def test_a_clock_that_is_set_back_stops_no_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hemiola.live.web.queries.STANDBY_S", 0.0)
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(
+        service = LiveService(
             SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("it must not lead")
         )
         wall_s, began_s = time.time, time.time()
@@ -299,7 +299,7 @@ def test_a_clock_that_is_set_back_stops_no_standby(tmp_path: Path, monkeypatch: 
 
 def test_before_the_first_run_there_is_no_picture(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(
+        service = LiveService(
             SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         with WebServer(service, journal, address="127.0.0.1:0") as server:

@@ -20,7 +20,7 @@ from web_helpers import Scene, ask, job, scene, topology, wait_until
 from hemiola.core.errors import InputError
 from hemiola.core.events import Arrived
 from hemiola.live.journal import Journal
-from hemiola.live.service import Service, SessionSettings
+from hemiola.live.service import LiveService, SessionSettings
 from hemiola.live.web.security import Guard, Rates, Tokens
 from hemiola.live.web.server import WebServer
 
@@ -185,7 +185,7 @@ def test_the_stronger_of_two_roles_counts():
 
 def test_others_are_not_served_without_tokens(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(
+        service = LiveService(
             SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         for address in ("0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.com:0"):
@@ -198,7 +198,7 @@ def test_others_are_not_served_without_tokens(tmp_path: Path):
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal, socket.socket() as other:
-        service = Service(
+        service = LiveService(
             SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         other.bind(("127.0.0.1", 0))
@@ -322,7 +322,7 @@ def test_tls_by_certificate_files(tmp_path: Path):
 
 def test_files_that_are_no_certificate_are_refused(tmp_path: Path):
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(
+        service = LiveService(
             SessionSettings(policy="fifo"), journal, topology(), lambda run: pytest.fail("nobody runs it")
         )
         wrong = tmp_path / "wrong.pem"

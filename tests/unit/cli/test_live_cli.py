@@ -32,7 +32,7 @@ from hemiola.cli.top import _Engine, _look, frame, top
 from hemiola.core.errors import InputError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost, Released, Requeued
 from hemiola.core.job import Demand, Job, Profile
-from hemiola.live.engines.base import Connection
+from hemiola.live.engines.base import EngineConnection
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.query.cluster import Following, LiveCluster, read_cluster
 from hemiola.live.query.forecast import forecast, predicted_loads
@@ -504,7 +504,7 @@ def test_top_once(full: Path, lines: Lines, at: Callable[[float], None]) -> None
 def test_a_frame_fits_every_screen(full: Path, at: Callable[[float], None]) -> None:
     at(101)
     with Journal.open(full, read_only=True) as journal:
-        seen = _look(journal, _Engine(None, Connection()), Following())
+        seen = _look(journal, _Engine(None, EngineConnection()), Following())
     for width in range(20, 180, 9):
         for height in range(6, 60, 5):
             drawn = frame(seen, width, height)

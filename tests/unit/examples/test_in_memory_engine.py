@@ -19,7 +19,7 @@ from hemiola.cli.live import doctor
 from hemiola.cli.serve import release, serve
 from hemiola.cli.top import top
 from hemiola.core.errors import InputError
-from hemiola.live.engines.base import Connection
+from hemiola.live.engines.base import EngineConnection
 from hemiola.live.engines.registry import ENGINES, engine_from_text, engine_of_run, is_same_engine
 from hemiola.live.journal import Journal
 
@@ -90,7 +90,7 @@ def test_options_stand_behind_the_name() -> None:
     assert engine is ENGINE and to.given == {"hosts": 3, "pace": 2.0}
     assert len(ENGINE.topology(ENGINE.connect(to)).hosts.names) == 3
     assert engine_from_text("slurm,slurm_conf=/etc/x").given == {"slurm_conf": Path("/etc/x")}
-    assert len(ENGINE.topology(ENGINE.connect(Connection())).hosts.names) == 4
+    assert len(ENGINE.topology(ENGINE.connect(EngineConnection())).hosts.names) == 4
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from hemiola.live.logging_setup import _Objects
 from hemiola.live.polling_driver import Clock
 from hemiola.live.query.cluster import Names, engine_ids, read_cluster, read_daemon
 from hemiola.live.query.job_history import story
-from hemiola.live.service import Service, Session, SessionSettings
+from hemiola.live.service import LiveService, Session, SessionSettings
 from hemiola.sched.view import ClusterView
 
 
@@ -76,7 +76,7 @@ def test_who_leads_is_heard_though_the_clock_was_set_forward(tmp_path, monkeypat
 
 def test_a_clock_that_was_set_forward_is_no_reason_to_take_over(tmp_path, monkeypatch):
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(
+        service = LiveService(
             SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead")
         )
         wall_s = time.time
@@ -319,7 +319,7 @@ def test_a_run_that_went_well_for_long_begins_the_pauses_anew(tmp_path, monkeypa
 
     monkeypatch.setattr("hemiola.live.service.time", Time)
     with Journal.open(tmp_path / "j.db") as journal:
-        service = Service(SessionSettings(policy="fifo"), journal, TWO, make)
+        service = LiveService(SessionSettings(policy="fifo"), journal, TWO, make)
         service._stop = Waits()
         service.run()
     assert service._stop.waited_s[:-1] == [0.0, 1.0, 2.0, 4.0, 1.0]
@@ -340,7 +340,7 @@ def test_a_journal_that_fails_while_another_leads_ends_nothing(tmp_path, monkeyp
     with Journal.open(tmp_path / "j.db") as journal:
         journal.lead("another", Clock().now_s(), 1e6)
         monkeypatch.setattr(Journal, "leader", leader)
-        service = Service(
+        service = LiveService(
             SessionSettings(policy="fifo"), journal, TWO, lambda run: pytest.fail("it must not lead")
         )
         service._stop = Waits()

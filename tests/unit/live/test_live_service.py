@@ -29,7 +29,7 @@ from hemiola.live.journal.replay import replay
 from hemiola.live.logging_setup import check_folder
 from hemiola.live.policy_guard import BrokenPolicyError, Guarded
 from hemiola.live.polling_driver import Clock
-from hemiola.live.service import Service, Session, SessionSettings
+from hemiola.live.service import LiveService, Session, SessionSettings
 from hemiola.sched.loop import run_loop
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy
@@ -309,13 +309,15 @@ def test_a_folder_in_which_nobody_could_say_that_hemiola_lives_is_refused():
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o555)
         alive, switch = Path(name) / "alive", Path(name) / "off"
-        said = as_nobody(lambda: Service(SessionSettings(policy="fifo", alive=alive), None, TWO, None))
+        said = as_nobody(lambda: LiveService(SessionSettings(policy="fifo", alive=alive), None, TWO, None))
         assert said.startswith(
             f"InputError: --alive {alive}: the folder {name!r} is not there, or this user may"
         )
         assert "not write into it" in said
         assert (
-            as_nobody(lambda: Service(SessionSettings(policy="fifo", kill_switch=switch), None, TWO, None))
+            as_nobody(
+                lambda: LiveService(SessionSettings(policy="fifo", kill_switch=switch), None, TWO, None)
+            )
             == ""
         )
 

@@ -12,7 +12,7 @@ from tiny_graphs import device, flat, layers
 
 from hemiola.core.errors import InputError, PlanError
 from hemiola.core.plan import Piece, Plan, PlannedTransfer
-from hemiola.plan.baselines import Fifo
+from hemiola.plan.baselines import FifoOrder
 from hemiola.plan.bytescheduler import ByteScheduler
 from hemiola.plan.caramel import batched, extended, split, widened, with_primitives
 from hemiola.plan.p3 import P3
@@ -91,7 +91,7 @@ sizes = st.lists(st.integers(1, 5000).map(lambda n: 4 * n), min_size=1, max_size
 def test_every_pass_keeps_a_plan_right(given_sizes, limit, piece):
     graph, _ = layers(given_sizes, [0.01] * len(given_sizes), [0.02] * len(given_sizes))
     it = problem(graph)
-    others = (planned(it, planner) for planner in (Fifo(), P3(700), ByteScheduler(900)))
+    others = (planned(it, planner) for planner in (FifoOrder(), P3(700), ByteScheduler(900)))
     for start in (it.apart(), it.usual(), *others):
         together = batched(it, start, limit)
         apart = split(it, together, piece)

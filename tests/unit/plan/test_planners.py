@@ -23,7 +23,7 @@ from hemiola.core.plan import Piece, Plan
 from hemiola.core.topology import Topology
 from hemiola.plan.advice import make_plan
 from hemiola.plan.auto import Auto
-from hemiola.plan.baselines import Ddp, Fifo, FirstUse
+from hemiola.plan.baselines import Ddp, FifoOrder, FirstUse
 from hemiola.plan.bytescheduler import ByteScheduler
 from hemiola.plan.caramel import Caramel
 from hemiola.plan.p3 import P3
@@ -128,9 +128,9 @@ def test_parameters_and_commas() -> None:
 def test_fifo_goes_by_gradients_and_first_use_by_forward() -> None:
     it = problem([400, 800, 1200])
     backward = [f"layer.{i}.weight" for i in (2, 1, 0)]
-    last = planned(it, Fifo())
+    last = planned(it, FifoOrder())
     assert (order(last), last.update) == (backward, "together")
-    first = planned(it, Fifo(), FirstUse())
+    first = planned(it, FifoOrder(), FirstUse())
     assert (order(first), first.update) == (backward[::-1], "on-arrival")
     assert planned(it, FirstUse()) == it.apart()
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hemiola.live.check import Check
     from hemiola.live.journal import Journal
     from hemiola.live.live_driver import LiveDriver
-    from hemiola.live.service import Service, Session, SessionSettings
+    from hemiola.live.service import LiveService, Session, SessionSettings
 
-__all__ = ["Connection", "Engine", "EngineOption", "Examination", "engine_service"]
+__all__ = ["Engine", "EngineConnection", "EngineOption", "Examination", "engine_service"]
 
 Client = TypeVar("Client")
 
@@ -61,7 +61,7 @@ class EngineOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connection:
+class EngineConnection:
     """What was said of the cluster.
 
     Attributes:
@@ -122,7 +122,7 @@ class Engine(Generic[Client]):
     """
 
     name: str
-    connect: Callable[[Connection], Client]
+    connect: Callable[[EngineConnection], Client]
     topology: Callable[[Client], Topology]
     version: Callable[[Client], str]
     driver: Callable[[Client, Session, Callable[[str], Profile]], LiveDriver]
@@ -150,7 +150,7 @@ class Engine(Generic[Client]):
         return signature.lower().startswith(self.name)
 
     @contextmanager
-    def connected(self, connection: Connection) -> Iterator[Client]:
+    def connected(self, connection: EngineConnection) -> Iterator[Client]:
         """A client, while the block lasts."""
         client = self.connect(connection)
         try:
@@ -162,7 +162,7 @@ class Engine(Generic[Client]):
         """Those that a command of `hemiola` takes as flags."""
         return tuple(option for option in self.options if verb in option.verbs)
 
-    def says(self, connection: Connection) -> str:
+    def says(self, connection: EngineConnection) -> str:
         """Whether it answers, in words; "" if it cannot be asked."""
         if self.answers is None:
             return ""
@@ -177,7 +177,7 @@ class Engine(Generic[Client]):
 def engine_service(
     engine: Engine[Client], client: Client, settings: SessionSettings, journal: Journal, topology: Topology, *,
     profiles: Path | None = None,
-) -> Service:  # fmt: skip
+) -> LiveService:  # fmt: skip
     """`hemiola serve` on an engine.
 
     Args:
@@ -188,11 +188,11 @@ def engine_service(
         InputError: no such profiles, or a folder that is not there.
     """
     from hemiola.live.job_labels import profiles_by_model
-    from hemiola.live.service import Service
+    from hemiola.live.service import LiveService
 
     profile = profiles_by_model(profiles)
     engine.check(client)
-    return Service(settings, journal, topology, partial(_drive, engine, client, profile))
+    return LiveService(settings, journal, topology, partial(_drive, engine, client, profile))
 
 
 def _drive(

@@ -46,7 +46,7 @@ from hemiola.simulator.cluster import TIMER, SimulatedDriver, SimulatedEstimates
 from hemiola.simulator.task import Task
 from hemiola.trace.topologies.native import read_native
 
-__all__ = ["Forecast", "Holder", "LinkLoad", "forecast", "predicted_loads"]
+__all__ = ["Forecast", "ForecastLinkLoad", "Holder", "forecast", "predicted_loads"]
 
 REPLAYED_MOST = 20_000
 """Of a run with more instants the policy's memory is not rebuilt: that would take seconds."""
@@ -120,7 +120,7 @@ def forecast(
     return driver.found(remembers=found is not None)
 
 
-class LinkLoad(msgspec.Struct, frozen=True):
+class ForecastLinkLoad(msgspec.Struct, frozen=True):
     """What the running jobs are predicted to send over a link.
 
     Attributes:
@@ -141,7 +141,7 @@ def predicted_loads(
     records: Sequence[JournaledJob],
     now_s: float,
     following: Following | None = None,
-) -> list[LinkLoad]:
+) -> list[ForecastLinkLoad]:
     """Links that carry anything, the fullest first; of jobs whose model is known, at equal shares of each link.
 
     Args:
@@ -159,7 +159,7 @@ def predicted_loads(
         senders.setdefault(link, []).append(uuid)
     names, capacities = model.link_names, model.capacities_bytes_per_s
     loads = [
-        LinkLoad(names[link], rate, float(capacities[link]), tuple(senders[link]))
+        ForecastLinkLoad(names[link], rate, float(capacities[link]), tuple(senders[link]))
         for link, rate in rates.items()
     ]
     return sorted(loads, key=lambda load: (-load.bytes_per_s / load.capacity_bytes_per_s, load.link))

@@ -16,7 +16,7 @@ from hemiola.live.journal.journal import Journal
 from hemiola.live.live_driver import Topologies
 from hemiola.live.logging_setup import is_thrown
 from hemiola.live.query.cluster import Following, Names, engine_ids
-from hemiola.live.service import Service
+from hemiola.live.service import LiveService
 from hemiola.live.web import responses, schema
 from hemiola.live.web.responses import Frame, NotThereError, decided, ended_job
 from hemiola.live.web.shadow import Shadow
@@ -42,7 +42,7 @@ class Queries:
     """
 
     def __init__(
-        self, service: Service, journal: Journal, snapshots: Snapshots, *, kill_switch: Path | None = None,
+        self, service: LiveService, journal: Journal, snapshots: Snapshots, *, kill_switch: Path | None = None,
         shadow: Shadow | None = None,
     ) -> None:  # fmt: skip
         self._service, self._journal, self.snapshots = service, journal, snapshots

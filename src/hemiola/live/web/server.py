@@ -14,7 +14,7 @@ from types import TracebackType
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.core.hostlist import is_loopback
 from hemiola.live.journal.journal import Journal
-from hemiola.live.service import Service
+from hemiola.live.service import LiveService
 
 try:
     import uvicorn
@@ -56,7 +56,7 @@ class WebServer:
     """
 
     def __init__(
-        self, service: Service, journal: Journal, *, address: str = "127.0.0.1:8470", tokens: Path | None = None,
+        self, service: LiveService, journal: Journal, *, address: str = "127.0.0.1:8470", tokens: Path | None = None,
         tls: tuple[Path, Path] | None = None, allowed_hosts: Sequence[str] = (), kill_switch: Path | None = None,
         shadow: Shadow | None = None,
     ) -> None:  # fmt: skip

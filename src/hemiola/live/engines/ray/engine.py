@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from hemiola.live.engines.base import Connection, Engine, EngineOption, Examination
+from hemiola.live.engines.base import Engine, EngineConnection, EngineOption, Examination
 
 if TYPE_CHECKING:
     from hemiola.core.job import Profile
@@ -24,7 +24,7 @@ ADDRESS = EngineOption(
 )
 
 
-def _connect(to: Connection) -> Ray:
+def _connect(to: EngineConnection) -> Ray:
     from hemiola.live.engines.ray.client import Ray
 
     return Ray(to.option(ADDRESS))

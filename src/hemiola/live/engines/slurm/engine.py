@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hemiola.core.errors import EngineError, InputError
-from hemiola.live.engines.base import Connection, Engine, EngineOption, Examination
+from hemiola.live.engines.base import Engine, EngineConnection, EngineOption, Examination
 
 if TYPE_CHECKING:
     from hemiola.core.job import Profile
@@ -58,7 +58,7 @@ class SlurmPartition:
     wake: Path | None = None
 
 
-def _connect(to: Connection) -> SlurmPartition:
+def _connect(to: EngineConnection) -> SlurmPartition:
     import shutil
 
     from hemiola.live.engines.slurm.client import Slurm
