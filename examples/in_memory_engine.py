@@ -21,7 +21,7 @@ import msgspec
 
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.events import Event, Finished, Started
-from hemiola.core.job import Job, Profile
+from hemiola.core.job import Batch, Job, Profile
 from hemiola.core.topology import Topology
 from hemiola.live.check import Check
 from hemiola.live.engines.base import Engine, EngineConnection, EngineOption, Examination
@@ -37,9 +37,9 @@ __all__ = ["ENGINE", "MemoryCluster", "MemoryDriver"]
 
 LOOK_S = 0.05
 JOBS = [
-    Job(id="small", submit_s=0.0, gpus=2, duration_s=1.0, user="ada"),
-    Job(id="whole", submit_s=0.0, gpus=8, duration_s=1.0, user="bob"),
-    Job(id="late", submit_s=0.5, gpus=16, duration_s=0.5, user="ada"),
+    Batch(id="small", submit_s=0.0, gpus=2, duration_s=1.0, user="ada"),
+    Batch(id="whole", submit_s=0.0, gpus=8, duration_s=1.0, user="bob"),
+    Batch(id="late", submit_s=0.5, gpus=16, duration_s=0.5, user="ada"),
 ]
 """What there is to do unless a table says so."""
 
