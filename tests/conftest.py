@@ -69,4 +69,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if os.environ.get("HEMIOLA_REQUIRE_ALL") == "1" and call.excinfo is not None:
         reason = str(call.excinfo.value)
         if call.excinfo.errisinstance(pytest.skip.Exception) and "no GPU" not in reason:
-            call.excinfo = pytest.ExceptionInfo.from_exception(AssertionError(f"skipped: {reason}"))
+            failed = AssertionError(f"skipped: {reason}").with_traceback(call.excinfo.tb)
+            call.excinfo = pytest.ExceptionInfo.from_exception(failed)

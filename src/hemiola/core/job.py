@@ -227,9 +227,13 @@ class Batch(Submission, frozen=True, kw_only=True, tag_field="kind", tag="batch"
         return False
 
     @property
+    def _each(self) -> int:
+        return max(1, self.gpus // self.hosts) if self.hosts else 1
+
+    @property
     def sizes(self) -> range:
-        """The numbers of GPUs that it may have, ascending."""
-        return range(self.gpus, self.gpus + 1)
+        """The numbers of GPUs that it may have, ascending; the step is what each of its hosts has, where it names them."""
+        return range(self.gpus, self.gpus + 1, self._each)
 
     def sized(self, gpus: int) -> Batch:
         """The same job on another of its `sizes`, of which it keeps the choice."""
@@ -264,8 +268,7 @@ class Elastic(Batch, frozen=True, kw_only=True, tag_field="kind", tag="elastic")
     @property
     def sizes(self) -> range:
         """The numbers of GPUs that it may have, ascending."""
-        each = max(1, self.gpus // self.hosts) if self.hosts else 1
-        return range(self.gpus_min or self.gpus, (self.gpus_max or self.gpus) + 1, each)
+        return range(self.gpus_min or self.gpus, (self.gpus_max or self.gpus) + 1, self._each)
 
     def sized(self, gpus: int) -> Elastic:
         """The same job on another of its `sizes`, of which it keeps the choice."""

@@ -131,7 +131,7 @@ def test_nodes_that_take_no_jobs_are_left_out(items: list[dict[str, Any]], why: 
         changed(2, spec=taint("pool", "PreferNoSchedule")),
         changed(2, status={"allocatable": {}}, spec={"unschedulable": False}),
         changed(2, status={"allocatable": {"nvidia.com/gpu": "8"}}, count="8", replicas="1", product="H100"),
-        changed(2, **{"count": "8", "replicas": "8", "sharing-schedule": "none"}),
+        changed(2, **{"count": "8", "replicas": "8", "sharing-strategy": "none"}),
     ],
 )  # fmt: skip
 def test_nodes_that_take_jobs_count_whole(items: list[dict[str, Any]]) -> None:
@@ -163,7 +163,7 @@ def test_gpus_that_are_not_allocatable_are_left_out() -> None:
     assert read(items, unusable="keep").gpus == 32
 
 
-TIME = {"sharing-schedule": "time-slicing", "product": "NVIDIA-A100-SXM4-80GB-SHARED"}
+TIME = {"sharing-strategy": "time-slicing", "product": "NVIDIA-A100-SXM4-80GB-SHARED"}
 OFFER = {"nvidia.com/gpu": "32"}
 
 
@@ -176,9 +176,9 @@ OFFER = {"nvidia.com/gpu": "32"}
         (OFFER, {}, {"replicas": "4", "product": "H100-SHARED"}, 8, 8),
         (OFFER, {}, {"count": "8"}, 8, 8),
         (OFFER, {"nvidia.com/gpu": "23"}, TIME | {"count": "8", "replicas": "4"}, 8, 5),
-        (OFFER, {}, {"sharing-schedule": "mps", "count": "8", "replicas": "4"}, 8, 8),
+        (OFFER, {}, {"sharing-strategy": "mps", "count": "8", "replicas": "4"}, 8, 8),
         ({"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "32"}, {}, {"replicas": "4"}, 8, 8),
-        ({"nvidia.com/gpu.shared": "8"}, {}, {"count": "2", "sharing-schedule": "mps"}, 2, 2),
+        ({"nvidia.com/gpu.shared": "8"}, {}, {"count": "2", "sharing-strategy": "mps"}, 2, 2),
         ({"nvidia.com/gpu": "4", "nvidia.com/gpu.shared": "16"}, {}, {"count": "8", "replicas": "4"}, 8, 8),
     ],
 )  # fmt: skip
@@ -216,7 +216,7 @@ def test_a_cluster_of_others_accelerators_is_refused_by_name() -> None:
 
 def test_shared_gpus_that_nobody_counts_are_refused() -> None:
     with pytest.raises(InputError, match="'node-1' shares its GPUs, and does not say how many") as refusal:
-        read(changed(0, **{"sharing-schedule": "mps"}))
+        read(changed(0, **{"sharing-strategy": "mps"}))
     assert "nvidia.com/gpu.replicas" in refusal.value.remedy
 
 
