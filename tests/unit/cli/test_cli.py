@@ -19,6 +19,7 @@ from patience import patience
 from repository import ROOT
 
 from hemiola import cli
+from hemiola.cli.simulate import simulate
 from hemiola.sched.policies import POLICIES
 from hemiola.simulator.rules import known_semantics
 
@@ -530,7 +531,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_a_reader_that_goes_away_loses_no_file(tmp_path: Path, unread: TextIO) -> None:
     with redirect_stdout(unread), pytest.raises(SystemExit):
-        cli.simulate(JOBS, cluster=SMALL, policy=("fifo",), json=tmp_path / "run.json")
+        simulate(JOBS, cluster=SMALL, policy=("fifo",), json=tmp_path / "run.json")
     assert [run["policy"] for run in without_wall_clock(tmp_path / "run.json")["runs"]] == ["fifo"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from journal_helpers import ended, record
 from replays import cluster
 
-from hemiola import cli
+from hemiola.cli import simulate as cli
 from hemiola.core.errors import InputError
 from hemiola.core.job import batch_job
 from hemiola.live.journal import Journal, JournaledJob

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from patience import patience
 from ranks import SOURCE, run, start
+from repository import ROOT
 
 from hemiola.trace.jobs.timeline_json import read_timeline
 from hemiola.trace.struct_json import read_acceleration
@@ -173,7 +174,7 @@ def test_the_example_learns_the_same_either_way(tmp_path):
     losses = []
     for more in ([], ["--accelerate"]):
         command = [
-            sys.executable, "-c", "from hemiola.cli import main; main()", "run", "--nproc", "2", str(HERE.parents[2] / "examples" / "train.py"),
+            sys.executable, "-c", "from hemiola.cli import main; main()", "run", "--nproc", "2", str(ROOT / "examples" / "train.py"),
             "--steps", "24", "--losses", str(tmp_path / "losses.csv"), *more,
         ]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": SOURCE, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
