@@ -366,6 +366,7 @@ NOBODY: set[type[Decision]] = {Align, Scale, Lend, Reclaim}
 CANNOT: dict[str, set[type[Decision]]] = {
     "simulated": NOBODY,
     "tiresias-sim": {Resize, Pace, Reallocate} | NOBODY,
+    "in-memory": {Pace, Reallocate} | NOBODY,
 }
 """What each cannot carry out; live engines cannot pace jobs."""
 KINDS: dict[type[Decision], Callable[[str, float], Decision]] = {
