@@ -428,7 +428,7 @@ def test_the_api_keeps_to_its_description(description: Any, mode: Any):
     for found in description.exclude(path="/api/v1/events").get_all_operations():
         operation = found.ok()
 
-        @given(case=operation.as_schedule(generation_mode=mode))
+        @given(case=operation.as_strategy(generation_mode=mode))
         @settings(
             max_examples=25,
             deadline=None,

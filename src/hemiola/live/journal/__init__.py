@@ -3,13 +3,14 @@
 In SQLite or PostgreSQL. Needs the extra `serve`; without it, importing this package raises InputError.
 """
 
-from hemiola.live.journal.database import Deposed, JournalError
 from hemiola.live.journal.journal import Journal
 from hemiola.live.journal.records import (
+    Deposed,
     Instant,
     Intent,
     IntentState,
     JournaledJob,
+    JournalError,
     Leader,
     Mode,
     Opening,

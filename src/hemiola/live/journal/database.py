@@ -18,31 +18,14 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from hemiola.core.errors import HemiolaError, InputError
+from hemiola.core.errors import InputError
 from hemiola.live.failpoints import failpoint
+from hemiola.live.journal.records import Deposed, JournalError
 
 __all__ = ["Database", "Deposed", "JournalError"]
 
 
 # What a database says when it cannot, in words that say what to do.
-
-# What a journal raises.
-
-
-class JournalError(HemiolaError):
-    """The journal cannot be read or written. What was committed before is untouched; try again once the cause is gone."""
-
-
-class Deposed(JournalError):  # noqa: N818 - what happened, not what failed
-    """Who wrote this leads no more. Nothing was written."""
-
-    def __init__(self, epoch: int, holder: str, now: int) -> None:
-        who = f"{holder!r} leads, with epoch {now}" if holder else "nobody leads"
-        super().__init__(
-            f"epoch {epoch} of the journal's lease no longer leads: {who}",
-            "decide nothing more; lead anew, and begin with what the engine and the journal say",
-        )
-
 
 _FULL = "the disk is full", "free some space there; what was committed before is safe"
 _READ_ONLY = "it may not be written to", "make the file and its folder writable for this user"

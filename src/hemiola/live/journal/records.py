@@ -11,10 +11,9 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 
 from hemiola.core.decisions import EVERY_ABILITY, EVERY_KIND, Decision, Placement
-from hemiola.core.errors import InternalError
+from hemiola.core.errors import HemiolaError, InternalError
 from hemiola.core.events import Event
 from hemiola.core.job import Batch, Elastic
-from hemiola.live.journal.database import JournalError
 from hemiola.simulator.cluster import Costs
 
 __all__ = [
@@ -23,9 +22,11 @@ __all__ = [
     "EVENTS",
     "JOB",
     "OPENING",
+    "Deposed",
     "Instant",
     "Intent",
     "IntentState",
+    "JournalError",
     "JournaledJob",
     "Leader",
     "Mode",
@@ -33,6 +34,21 @@ __all__ = [
     "RunRecord",
     "Status",
 ]
+
+
+class JournalError(HemiolaError):
+    """The journal cannot be read or written. What was committed before is untouched; try again once the cause is gone."""
+
+
+class Deposed(JournalError):  # noqa: N818 - what happened, not what failed
+    """Who wrote this leads no more. Nothing was written."""
+
+    def __init__(self, epoch: int, holder: str, now: int) -> None:
+        who = f"{holder!r} leads, with epoch {now}" if holder else "nobody leads"
+        super().__init__(
+            f"epoch {epoch} of the journal's lease no longer leads: {who}",
+            "decide nothing more; lead anew, and begin with what the engine and the journal say",
+        )
 
 
 Status = Literal["waiting", "held", "running", "ended"]

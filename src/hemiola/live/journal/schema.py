@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from hemiola.live.journal.database import JournalError
+from hemiola.live.journal.records import JournalError
 
 __all__ = ["MIGRATIONS", "bring_up_to_date", "check_schema", "is_current"]
 

@@ -14,13 +14,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from hemiola.core.decisions import Decision, asks_engine, parts
 from hemiola.core.errors import InternalError
 from hemiola.core.events import Event
-from hemiola.live.journal.database import Database, Deposed
+from hemiola.live.journal.database import Database
 from hemiola.live.journal.records import (
     DECISION,
     DECISIONS,
     EVENTS,
     JOB,
     OPENING,
+    Deposed,
     Intent,
     IntentState,
     JournaledJob,

@@ -147,7 +147,7 @@ from hemiola.profiler.trace import parts, values
 
 def part(rank, host):
     writer = parts.PartWriter(Path(sys.argv[1], f"rank{rank:05d}-1-1"), 10)
-    writer.write(values.Head(
+    writer.write(values.PartHead(
         rank=rank, world_size=2, host=host, device="cpu", pid=1, mode="light", monotonic_ns=0, unix_ns=0
     ))
     return writer
@@ -176,7 +176,7 @@ from pathlib import Path
 from hemiola.profiler.trace import keeper, values
 
 recorder = keeper.Recorder()
-head = values.Head(
+head = values.PartHead(
     rank=0, world_size=1, host="h", device="cpu", pid=1, mode="light", monotonic_ns=recorder.now(), unix_ns=0
 )
 kept = keeper.Keeper(recorder, keeper.PartWriter(Path(sys.argv[1], "rank00000-1"), 10), lambda: head, patience_s=0.1)
