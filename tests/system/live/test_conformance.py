@@ -169,7 +169,7 @@ class InMemory(Live4):
         self._submit([rigid(f"j{i}", count) for i, count in enumerate(hosts)])
 
     def submit_elastic(self, least: int, most: int) -> None:
-        self._submit([msgspec.structs.replace(rigid("j0", least), gpus_max=8 * most)])
+        self._submit([rigid("j0", least, gpus_max=8 * most)])
 
     def _submit(self, jobs: list[Job]) -> None:
         self.ids = [job.id for job in jobs]
@@ -184,8 +184,10 @@ class InMemory(Live4):
         return [row.placement.hosts for job in self.ids if (row := rows[job]).placement is not None]
 
 
-def rigid(name: str, hosts: int) -> Job:
-    return batch_job(id=name, submit_s=0.0, gpus=8 * hosts, duration_s=float(SECONDS), hosts=hosts)
+def rigid(name: str, hosts: int, *, gpus_max: int = 0) -> Job:
+    return batch_job(
+        id=name, submit_s=0.0, gpus=8 * hosts, duration_s=float(SECONDS), hosts=hosts, gpus_max=gpus_max
+    )
 
 
 def no_profile(model: str) -> Profile:
