@@ -21,7 +21,7 @@ import msgspec
 
 from hemiola.core.decisions import Decision, Move, Placement, Resize, Start, Stop, WakeAt, placement_of
 from hemiola.core.events import Event, Finished, Started
-from hemiola.core.job import Batch, Job, Profile
+from hemiola.core.job import Batch, Profile
 from hemiola.core.topology import Topology
 from hemiola.live.check import Check
 from hemiola.live.engines.base import Engine, EngineConnection, EngineOption, Examination
@@ -57,7 +57,7 @@ class MemoryRow(msgspec.Struct, frozen=True):
     """
 
     id: str
-    job: Job
+    job: Batch
     cluster: str
     state: str = "waiting"
     placement: Placement | None = None
@@ -71,13 +71,13 @@ class MemoryCluster:
         held: whether jobs wait until somebody starts them; if not, the cluster does so itself, first come, first served.
     """
 
-    def __init__(self, topology: Topology, jobs: Sequence[Job] = (), *, ends: bool = False) -> None:
+    def __init__(self, topology: Topology, jobs: Sequence[Batch] = (), *, ends: bool = False) -> None:
         self.topology, self.held, self._ends = topology, False, ends
         self._mark = secrets.token_hex(4)
         self._coming = sorted(jobs, key=lambda job: job.submit_s)
         self._rows: dict[str, MemoryRow] = {}
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Batch) -> None:
         """One more, from `job.submit_s` on."""
         self._coming = sorted([*self._coming, job], key=lambda job: job.submit_s)
 
@@ -135,7 +135,7 @@ class MemoryCluster:
                     free[host] &= ~mask
         return free
 
-    def _room(self, job: Job) -> Placement | None:
+    def _room(self, job: Batch) -> Placement | None:
         """The first free GPUs; None if there are too few. Only the cluster's own scheduler goes by this."""
         gpus = [
             (host, gpu)
@@ -168,7 +168,7 @@ class MemoryKey(msgspec.Struct, frozen=True):
 class MemoryTrackedJob(TrackedJob):
     """What the driver remembers of a job between two looks."""
 
-    job: Job
+    job: Batch
     row: MemoryRow
 
     @property
@@ -328,7 +328,7 @@ def _connect(to: EngineConnection) -> MemoryCluster:
     )
 
 
-def _hurried(job: Job, now_s: float, pace: float) -> Job:
+def _hurried(job: Batch, now_s: float, pace: float) -> Batch:
     return msgspec.structs.replace(
         job, submit_s=now_s + job.submit_s / pace, duration_s=job.duration_s / pace
     )
