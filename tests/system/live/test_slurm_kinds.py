@@ -142,9 +142,6 @@ def shut(live: Live, *nodes: str) -> None:
     run_beside(live, *nodes, options=("--uid=65534", "--exclusive=user"))
 
 
-@pytest.mark.xfail(
-    reason="issue 28.3: a fault since the house moved; job 2 is bound to h0 first, and another one starts early"
-)
 def test_a_job_goes_where_the_processors_are_that_it_needs_and_keeps_no_other_waiting(live: Live):
     with live.serving("fifo-backfill"):
         run_beside(live, "h0", options=("-c", "12"))

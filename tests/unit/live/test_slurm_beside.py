@@ -16,6 +16,7 @@ from hemiola.core.job import Job, batch_job
 from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.live.engines.slurm.diff import LACKING_S
 from hemiola.live.engines.slurm.resources import claim_of
+from hemiola.live.engines.slurm.snapshot import SlurmWatcher
 from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
 from hemiola.live.tracked_job import ELSEWHERE_S
 from hemiola.sched.policies import policy_from_text
@@ -236,3 +237,18 @@ def test_a_refused_job_is_tried_on_one_node_after_the_other_and_not_left_alone_f
         "each once before one is tried again"
     )
     assert max(pauses[:4]) <= ELSEWHERE_S
+
+
+@pytest.mark.parametrize(("ours", "processors_left"), [([waits(1)], 4.0), ([], 16.0)])
+def test_nodes_are_asked_again_at_once_when_others_come_while_a_job_waits(
+    ours: list[SlurmJobRow], processors_left: float
+):
+    theirs = msgspec.structs.replace(RUNS, id="9", partition="other", host_list="n0")
+    slurm = FakeSlurm([*ours], [has("n0")])
+    watcher = SlurmWatcher(slurm, cluster([8]), "hemiola")  # type: ignore[arg-type]
+    watcher.look(0.0)
+    slurm.rows, slurm.seen = [*ours, theirs], [has("n0", taken=12)]
+    fresh = watcher.look(0.1).fresh_nodes
+    left = fresh[0].cpus - fresh[0].cpus_taken if fresh else 16.0  # as it was seen before
+    assert left == processors_left
+    assert not watcher.look(0.2).fresh_nodes, "nobody came or went since"

@@ -34,7 +34,7 @@ _CLOSED = frozenset({
 RULES_S = 60.0
 """So often its configuration is asked for: it may be changed while Slurm runs."""
 NODES_S = 1.0
-"""Nodes change rarely, and are asked for so much less often than jobs."""
+"""Nodes change rarely. They are asked for this often, and when other people's jobs come or go while ours wait."""
 
 
 @dataclass
@@ -99,6 +99,8 @@ class SlurmWatcher:
         self._gpus = [int(count) for count in topology.hosts.gpus]
         self._nodes_seen: list[SlurmNodeRow] | None = None
         self._nodes_s = 0.0
+        self._others: set[str] = set()
+        self._stale = False
         self._rules, self._rules_s = SlurmRules(), -math.inf
         self._parts: dict[tuple[str, int, int, str], dict[int, int]] = {}
         self.everywhere: frozenset[str] = frozenset()
@@ -121,10 +123,10 @@ class SlurmWatcher:
             EngineError: Slurm is away, or its answer is not whole.
         """
         rows = self._slurm.jobs()
-        fresh = self._nodes_seen is None or now_s - self._nodes_s >= NODES_S
+        fresh = self._nodes_seen is None or self._must_ask_nodes(rows, now_s)
         if fresh:
             self._ask_rules(now_s)
-            self._nodes_seen, self._nodes_s = self._ask_nodes(), now_s
+            self._nodes_seen, self._nodes_s, self._stale = self._ask_nodes(), now_s, False
         assert self._nodes_seen is not None
         self._forget(rows)
         self._say_strange(rows)
@@ -132,6 +134,14 @@ class SlurmWatcher:
         down, closed = self._nodes(self._nodes_seen)
         own = [node for node in self._nodes_seen if fresh and node.partition == self._partition]
         return SlurmSnapshot(rows, ours, down, closed, own, self._rules)
+
+    def _must_ask_nodes(self, rows: list[SlurmJobRow], now_s: float) -> bool:
+        """They were seen some time ago; or somebody else came or went, and a job of ours waits for what they left."""
+        others = {row.id for row in rows if row.state in HOLDS and not self._is_ours(row)}
+        changed, self._others = others != self._others, others
+        waits = any(row.state == "PENDING" and self._is_ours(row) for row in rows)
+        self._stale = self._stale or changed
+        return now_s - self._nodes_s >= NODES_S or (self._stale and waits)
 
     def leave(self, row: SlurmJobRow) -> None:
         """It is Slurm's from now on, though it is in Hemiola's partition, until it asks for something else."""
