@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import patience
+from patience import patience, until
 from record_jobs import TRACE, TRAIN, ranks, run, start
 
 from hemiola.cli.trace import alone, merged, trace
@@ -174,8 +174,9 @@ HANGS = """
 import sys, time
 from pathlib import Path
 from hemiola.profiler.trace import keeper, values
+from hemiola.profiler.trace.recorder import IterationRecorder
 
-recorder = keeper.Recorder()
+recorder = IterationRecorder()
 head = values.PartHead(
     rank=0, world_size=1, host="h", device="cpu", pid=1, mode="light", monotonic_ns=recorder.now(), unix_ns=0
 )
@@ -190,11 +191,15 @@ time.sleep(60)
 
 def test_what_a_killed_rank_hung_on_is_named(tmp_path: Path) -> None:
     with start([sys.executable, "-c", HANGS, str(tmp_path)]) as process:
-        deadline = time.monotonic() + patience(30)
-        while not (list(tmp_path.glob("*")) and read_parts(tmp_path)[0].under_way):
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.05)
+        until(
+            lambda: (
+                process.poll() is not None or (any(tmp_path.glob("*")) and read_parts(tmp_path)[0].under_way)
+            ),
+            "the transfer is named",
+        )
         process.terminate()
+        _, said = process.communicate()
+    assert said == ""
     timeline = collect(tmp_path)
     assert timeline.facts["unfinished"] == [
         {"rank": 0, "name": "broadcast", "collective": "broadcast", "bytes": 8, "enqueue_s": 0.0}
