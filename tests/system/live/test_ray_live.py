@@ -334,7 +334,7 @@ def test_observing_and_advising_change_nothing_and_say_what_they_would_do(live: 
         place = Placement((3, 1), (0xFF, 0xFF))
         text = driver.render(Move(known.job.id, place, "better"))
         assert f"internal_kv_put('place:{job}'" in text.splitlines()[0]
-        assert "placement_group([{'CPU': 1, 'GPU': 1}] * 16, schedule='PACK', " in text
+        assert "placement_group([{'CPU': 1, 'GPU': 1}] * 16, strategy='PACK', " in text
         assert text.count("ray.io/node-id") == 2
         assert '"group":""' in driver.render(Stop(known.job.id, "enough"))
         driver.advise(Move(known.job.id, place, "better"))
