@@ -6,13 +6,14 @@ Python asks this last, for modules that nothing else finds: importing what is th
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["MODULES", "NAMES", "install", "renamed"]
+__all__ = ["ATTRIBUTES", "MODULES", "NAMES", "install", "renamed", "renamed_attributes"]
 
 MODULES = {
     "control": "live, simulator and contrib.peers",
@@ -91,6 +92,9 @@ NAMES = {
 }  # fmt: skip
 """New names by module and old name."""
 
+ATTRIBUTES = {"Candidate": {"strategy": "schedule"}}
+"""New names by class and old name, of attributes; the old ones work for one release."""
+
 
 class _Finder:
     """Knows no module, and tells of those that moved."""
@@ -119,6 +123,20 @@ def renamed(module: str) -> Callable[[str], Any]:
         if name in names:
             raise ImportError(f"{module}.{name} is now {module}.{names[name]}", name=module)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return missing
+
+
+def renamed_attributes(kind: str) -> Callable[[object, str], Any]:
+    """The `__getattr__` of a class some of whose attributes have changed their names: warns, and gives the value."""
+    names = ATTRIBUTES[kind]
+
+    def missing(value: object, name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=value)
+        told = f"{kind}.{name} is now {kind}.{names[name]}; the old name works until the next release"
+        warnings.warn(told, DeprecationWarning, stacklevel=2)
+        return getattr(value, names[name])
 
     return missing
 

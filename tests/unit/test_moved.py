@@ -7,9 +7,15 @@ import re
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+import hemiola
 from hemiola._moved import MODULES, NAMES
+from hemiola.core.collective.shapes import ring
+from hemiola.core.events import Arrived
+from hemiola.core.job import Batch, Elastic, Objective, Service
+from hemiola.plan.collective.synthesis import Candidate
 
 ALL = sorted(MODULES)
 MODULE_NAMES = [(module, old, new) for module, names in NAMES.items() for old, new in names.items()]
@@ -75,3 +81,29 @@ def test_a_module_that_is_run_says_so_too(old: str, new: str) -> None:
         [sys.executable, "-m", f"hemiola.{old}"], capture_output=True, text=True, check=False
     )
     assert ran.returncode and f"hemiola.{old} is now hemiola.{new}" in ran.stderr
+
+
+def test_the_old_job_is_made_still_and_says_its_new_name() -> None:
+    facts = {"id": "a", "submit_s": 0.0, "gpus": 2, "duration_s": 1.0}
+    with pytest.warns(DeprecationWarning, match=r"hemiola.Job\(...\) is now hemiola.batch_job"):
+        job = hemiola.Job(**facts)  # type: ignore[operator]
+    assert job == hemiola.batch_job(**facts)
+    with pytest.warns(DeprecationWarning):
+        assert isinstance(hemiola.Job(**facts, gpus_max=4), Elastic)  # type: ignore[operator]
+
+
+def test_every_kind_of_job_is_a_job() -> None:
+    service = Service(id="s", submit_s=0.0, gpus=1, objective=Objective(0.1))
+    jobs = (hemiola.batch_job(id="a", submit_s=0.0, gpus=1, duration_s=1.0), service)
+    assert all(isinstance(job, hemiola.Job) for job in jobs)
+    assert not isinstance("a", hemiola.Job)
+    for job in jobs:
+        assert msgspec.json.decode(msgspec.json.encode(Arrived(0.0, job)), type=Arrived).job == job
+    assert isinstance(jobs[0], Batch)
+
+
+def test_the_old_name_of_a_candidates_schedule_works_and_says_its_new_one() -> None:
+    candidate = Candidate(ring([0, 1]), 1.0)
+    with pytest.warns(DeprecationWarning, match=r"Candidate.strategy is now Candidate.schedule"):
+        assert candidate.strategy is candidate.schedule  # type: ignore[attr-defined]
+    assert not hasattr(candidate, "nothing")

@@ -7,7 +7,7 @@ from typing import assert_never
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Batch, Configuration, Elastic, Job, Profile
+from hemiola.core.job import Batch, Configuration, Elastic, Profile, Service
 from hemiola.core.resources import ResourceRequest, Resources
 
 __all__ = [
@@ -41,7 +41,7 @@ class Arrived(msgspec.Struct, frozen=True, gc=False, tag=True):
     """A job was submitted."""
 
     time_s: float
-    job: Job
+    job: Batch | Elastic | Service
 
 
 class Started(msgspec.Struct, frozen=True, gc=False, tag=True):

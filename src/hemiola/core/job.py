@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from bisect import bisect_left
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -343,10 +344,6 @@ class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="serv
         return ""
 
 
-Job = Batch | Elastic | Service
-"""Every kind of job. Who can do with those that end alone says `Batch`, which an `Elastic` one is, too."""
-
-
 def batch_job(
     *, gpus_min: int = 0, gpus_max: int = 0, configurations: tuple[Configuration, ...] = (), **facts: Any
 ) -> Batch:
@@ -354,6 +351,31 @@ def batch_job(
     if gpus_min or gpus_max or configurations:
         return Elastic(gpus_min=gpus_min, gpus_max=gpus_max, configurations=configurations, **facts)
     return Batch(**facts)
+
+
+class _EveryKind(type):
+    """Of `Job`: whatever is of one of the kinds is one; and what `Job(...)` made when there was but one kind, it makes still."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Batch | Service)
+
+    def __call__(cls, **facts: Any) -> Batch:
+        warnings.warn(
+            "hemiola.Job(...) is now hemiola.batch_job(...), which makes a Batch or an Elastic; the old name works until the "
+            "next release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return batch_job(**facts)
+
+
+if TYPE_CHECKING:
+    Job = Batch | Elastic | Service
+    """Every kind of job. Who can do with those that end alone says `Batch`, which an `Elastic` one is, too."""
+else:
+
+    class Job(metaclass=_EveryKind):
+        """Every kind of job: `Batch | Elastic | Service` (values to decode spell it out)."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from hemiola._moved import renamed_attributes
 from hemiola.core.collective.schedule import FEWEST_BYTES, Collective, CollectiveSchedule
 from hemiola.core.collective.shapes import (
     all_pairs,
@@ -69,6 +71,9 @@ class Candidate:
 
     schedule: CollectiveSchedule
     seconds: float
+
+    if not TYPE_CHECKING:
+        __getattr__ = renamed_attributes("Candidate")
 
 
 @dataclass(frozen=True)
