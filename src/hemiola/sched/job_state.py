@@ -1,4 +1,4 @@
-"""What a policy sees of one job. Written by the state machine alone."""
+"""What a policy sees of one job, or of one service. Written by the state machine alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Batch, Configuration
+from hemiola.core.events import Load
+from hemiola.core.job import Batch, Configuration, Service
 from hemiola.core.resources import ResourceRequest
 
-__all__ = ["ENDED", "HELD", "RUNNING", "WAITING", "JobState"]
+__all__ = ["ENDED", "HELD", "RUNNING", "WAITING", "JobState", "ServiceState"]
 
 WAITING, RUNNING, ENDED, HELD = 0, 1, 2, 3
 
@@ -122,3 +123,25 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     def waited_s(self, now: float) -> float:
         """Seconds without GPUs since arrival."""
         return self.queued_s + (now - self.since_s if self.status == WAITING else 0.0)
+
+
+class ServiceState(msgspec.Struct, eq=False):
+    """One service as it stands now.
+
+    Attributes:
+        replicas: where each runs, and whether it takes requests yet; in the order in which they were started.
+        load: what it had to do last; None before the first word of it.
+    """
+
+    service: Service
+    replicas: dict[Placement, bool] = msgspec.field(default_factory=dict)
+    load: Load | None = None
+
+    def key(self, place: Placement) -> str:
+        """Under which one of its replicas has what it has beside GPUs."""
+        return f"replica of {self.service.id} at {place}"
+
+    @property
+    def ready(self) -> int:
+        """Replicas that take requests."""
+        return sum(self.replicas.values())

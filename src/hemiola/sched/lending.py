@@ -6,15 +6,12 @@ at home --Lend--> on loan --Reclaim--> recalled --nothing runs there--> at home
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hemiola.core.decisions import Lend, Placement, Reclaim
 from hemiola.core.virtual_cluster import Loan
-
-if TYPE_CHECKING:
-    from hemiola.sched.view import ClusterView
+from hemiola.sched.view import ClusterView
 
 __all__ = ["Lending"]
 

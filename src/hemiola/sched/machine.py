@@ -70,7 +70,7 @@ from hemiola.core.job import Batch, Configuration, Elastic
 from hemiola.sched.engine_events import Transitions, outside_handlers, started_elsewhere
 from hemiola.sched.job_state import ENDED, HELD, RUNNING, WAITING, JobState
 from hemiola.sched.lending import Lending
-from hemiola.sched.reallocation import reallocate
+from hemiola.sched.reallocation import ChangeSteps, reallocate
 from hemiola.sched.service_state import ServiceHandlers, service_handlers
 from hemiola.sched.view import ClusterView
 
@@ -89,12 +89,15 @@ class StateMachine:
         self._reaches = view.reaches
         self._instant = 0
         self._span_cache: dict[tuple[int, ...], int] = {}
-        self._services = ServiceHandlers(self)
+        self._lending = Lending(view)
+        self._services = ServiceHandlers(view, self._lending.vacated)
         self._transitions = Transitions(
             view, self._reaches, self._enter, self._wait, self._unwait, self._run, self._halt, self._requeue, self._measured,
         )  # fmt: skip
         self._outside = outside_handlers(self._transitions) | service_handlers(self._services)
-        self._lending = Lending(view)
+        self._steps = ChangeSteps(
+            view, self._standing, self._misplaced, self._start, self._stop, self._leave, self._take_up
+        )
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._executors: dict[type, Callable[[Any], str]] = {}
 
@@ -383,10 +386,6 @@ class StateMachine:
         job.tier = -1
         job.settled_s = now
 
-    def vacated(self, placement: Placement) -> None:
-        """These GPUs were given back."""
-        self._lending.vacated(placement)
-
     def _requeue(self, job: JobState, since_s: float | None = None) -> None:
         if job.gpus != job.asked_gpus:
             self._reaches.resize(job, job.asked_gpus)
@@ -414,14 +413,14 @@ class StateMachine:
             return f"it may not be {what}"
         with self.view.supposing() as trial:
             trial.without((job,))
-            problem = self.misplaced(job, decision)
+            problem = self._misplaced(job, decision)
         if problem:
             return problem
-        self.leave(job)
-        self.arrive(job, decision)
+        self._leave(job)
+        self._take_up(job, decision)
         return ""
 
-    def standing(self, change: Start | Stop | Move | Resize) -> str:
+    def _standing(self, change: Start | Stop | Move | Resize) -> str:
         """Why a job cannot be changed so as it stands, wherever it is to run; "" if it can."""
         job = self.view.jobs.get(change.job_id)
         if job is None:
@@ -434,7 +433,7 @@ class StateMachine:
             return "it may not be stopped"
         return "it is not elastic" if isinstance(change, Resize) and not job.elastic else ""
 
-    def misplaced(self, job: JobState, change: Start | Move | Resize) -> str:
+    def _misplaced(self, job: JobState, change: Start | Move | Resize) -> str:
         """Why it cannot run where that says, or not so; "" if it can."""
         configuration = configuration_of(change)
         problem = self._problem(job, change.placement)
@@ -442,12 +441,12 @@ class StateMachine:
             return problem
         return _misconfigured(job, configuration, change.placement)
 
-    def leave(self, job: JobState) -> None:
+    def _leave(self, job: JobState) -> None:
         """A running job gives its GPUs up, and keeps what it has done."""
         job.done_s = job.done_at(self.view.now)
         self._halt(job)
 
-    def arrive(self, job: JobState, decision: Move | Resize) -> None:
+    def _take_up(self, job: JobState, decision: Move | Resize) -> None:
         """A job that has just left its GPUs runs there."""
         job.migrations += 1
         if isinstance(decision, Resize):
@@ -457,7 +456,7 @@ class StateMachine:
         self._run(job, decision.placement)
 
     def _reallocate(self, decision: Reallocate) -> str:
-        return reallocate(self, decision)
+        return reallocate(self._steps, decision)
 
     def _align(self, decision: Align) -> str:
         job = self.view.jobs.get(decision.job_id)

@@ -6,19 +6,38 @@ nothing can fail any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from hemiola.core.decisions import Change, Move, Reallocate, Resize, Start, Stop
 from hemiola.core.errors import InternalError
 from hemiola.sched.job_state import JobState
+from hemiola.sched.view import ClusterView
 
-if TYPE_CHECKING:
-    from hemiola.sched.machine import StateMachine
-
-__all__ = ["reallocate"]
+__all__ = ["ChangeSteps", "reallocate"]
 
 
-def reallocate(machine: StateMachine, decision: Reallocate) -> str:
+@dataclass(frozen=True, slots=True)
+class ChangeSteps:
+    """The steps of the state machine that changes are made of; the machine hands its own methods in.
+
+    Attributes:
+        standing: why a job cannot be changed so as it stands; "" if it can.
+        misplaced: why it cannot run where that says; "" if it can.
+        start, stop: do so; return why not.
+        leave, arrive: off its GPUs, and onto those that it is moved to.
+    """
+
+    view: ClusterView
+    standing: Callable[[Change], str]
+    misplaced: Callable[[JobState, Start | Move | Resize], str]
+    start: Callable[[Start], str]
+    stop: Callable[[Stop], str]
+    leave: Callable[[JobState], None]
+    arrive: Callable[[JobState, Move | Resize], None]
+
+
+def reallocate(machine: ChangeSteps, decision: Reallocate) -> str:
     """Carry all of it out, or nothing; return why not."""
     changes = decision.changes
     why = _flaw(changes) or _problem(machine, changes)
@@ -37,7 +56,7 @@ def _flaw(changes: tuple[Change, ...]) -> str:
     return f"it changes {twice!r} twice" if twice else ""
 
 
-def _problem(machine: StateMachine, changes: tuple[Change, ...]) -> str:
+def _problem(machine: ChangeSteps, changes: tuple[Change, ...]) -> str:
     """Why one of them cannot be, when all others are; "" if all can."""
     for change in changes:
         if why := machine.standing(change):
@@ -54,13 +73,13 @@ def _problem(machine: StateMachine, changes: tuple[Change, ...]) -> str:
     return ""
 
 
-def _carry_out(machine: StateMachine, changes: tuple[Change, ...]) -> None:
+def _carry_out(machine: ChangeSteps, changes: tuple[Change, ...]) -> None:
     """Whoever leaves leaves before anybody comes."""
     jobs = machine.view.jobs
     moving: list[tuple[JobState, Move | Resize]] = []
     for change in changes:
         if isinstance(change, Stop):
-            _sure(change, machine.execute(change))
+            _sure(change, machine.stop(change))
         elif not isinstance(change, Start):
             job = jobs[change.job_id]
             machine.leave(job)
@@ -69,7 +88,7 @@ def _carry_out(machine: StateMachine, changes: tuple[Change, ...]) -> None:
         machine.arrive(job, change)
     for change in changes:
         if isinstance(change, Start):
-            _sure(change, machine.execute(change))
+            _sure(change, machine.start(change))
 
 
 def _sure(change: Change, why: str) -> None:

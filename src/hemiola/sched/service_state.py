@@ -1,4 +1,4 @@
-"""What a policy sees of one service, and what changes it. Written by the state machine alone.
+"""What changes a service: its part of the state machine.
 
 Arrived            -> known, without replicas
 known --Scale-->      these replicas, and no others
@@ -11,52 +11,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from hemiola.core.decisions import Placement, Scale
 from hemiola.core.errors import InputError
 from hemiola.core.events import Failed, Finished, Load, NodeLost, ReplicaLost, ReplicaReady
 from hemiola.core.job import Service
+from hemiola.sched.job_state import ServiceState
+from hemiola.sched.view import ClusterView
 
-if TYPE_CHECKING:
-    from hemiola.sched.machine import StateMachine
-
-__all__ = ["ServiceState", "service_handlers"]
-
-
-class ServiceState(msgspec.Struct, eq=False):
-    """One service as it stands now.
-
-    Attributes:
-        replicas: where each runs, and whether it takes requests yet; in the order in which they were started.
-        load: what it had to do last; None before the first word of it.
-    """
-
-    service: Service
-    replicas: dict[Placement, bool] = msgspec.field(default_factory=dict)
-    load: Load | None = None
-
-    def key(self, place: Placement) -> str:
-        """Under which one of its replicas has what it has beside GPUs."""
-        return f"replica of {self.service.id} at {place}"
-
-    @property
-    def ready(self) -> int:
-        """Replicas that take requests."""
-        return sum(self.replicas.values())
+__all__ = ["ServiceHandlers", "ServiceState", "service_handlers"]
 
 
 class ServiceHandlers:
     """What the state machine does about services.
 
     Args:
-        machine: whose view is changed.
+        view: with the services.
+        vacated: told of GPUs that were given back.
     """
 
-    def __init__(self, machine: StateMachine) -> None:
-        self._machine, self._view = machine, machine.view
+    def __init__(self, view: ClusterView, vacated: Callable[[Placement], None]) -> None:
+        self._view, self._vacated = view, vacated
 
     def arrived(self, service: Service) -> None:
         """A service that was not known."""
@@ -136,7 +112,7 @@ class ServiceHandlers:
             del state.replicas[place]
             self._view.inventory.release(place)
             self._view.inventory.spare.give(state.key(place))
-            self._machine.vacated(place)
+            self._vacated(place)
 
     def ready(self, event: ReplicaReady) -> None:
         """A replica takes requests, unless it was given up meanwhile."""

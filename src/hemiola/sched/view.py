@@ -19,10 +19,9 @@ from hemiola.core.topology import Topology
 from hemiola.core.virtual_cluster import Loan, VirtualCluster
 from hemiola.sched.index import Index
 from hemiola.sched.inventory import Inventory
-from hemiola.sched.job_state import JobState
+from hemiola.sched.job_state import JobState, ServiceState
 from hemiola.sched.queues import Order, Queue
 from hemiola.sched.reach import Reaches
-from hemiola.sched.service_state import ServiceState
 
 __all__ = ["ClusterView", "Estimates", "Index", "IndexSpec"]
 
