@@ -110,6 +110,8 @@ def predict(
     )
     if planner:
         question = _by_planners(question, planner)
+    elif plan is not None:
+        _admit(question, plan)
     answer = question.answer()
     changes = _changes(question, answer, other) if what_if or other else ()
     fit = _fit(question) if profile is not None else None
@@ -139,6 +141,21 @@ def _alone(planner: tuple[str, ...], **others: object) -> None:
             f"--{beside} {others[beside]} beside --planner {' '.join(planner)}",
             "a planner says how ranks exchange, over Hemiola's own transport: give one of them",
         )
+
+
+def _admit(question: Question, file: Path) -> None:
+    """Refuse a plan that is not for this graph, or not for so many ranks there."""
+    from hemiola.core.errors import PlanError
+    from hemiola.cost.parallelism import Planned
+
+    assert isinstance(question.parallelism, Planned)
+    plan, ranks = question.parallelism.plan, question.ranks
+    if plan.ranks != ranks:
+        raise PlanError(
+            f"the plan in {file} is for {plan.ranks} ranks, not for {ranks}",
+            f"predict --ranks {plan.ranks}, or plan anew: hemiola plan --ranks {ranks}",
+        )
+    plan.verify(question.graph, question.topology, question.placement)
 
 
 def _by_planners(question: Question, planner: tuple[str, ...]) -> Question:

@@ -7,14 +7,16 @@ it, and so does a training job. It says nothing of time. Files are `trace`'s bus
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from hemiola.core.errors import PlanError
 from hemiola.core.graph import Graph, Parameter
+from hemiola.core.topology import Topology
 
 __all__ = [
     "ACCELERATION_SCHEMA",
@@ -139,17 +141,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         )
         return msgspec.structs.replace(self, transfers=transfers)
 
-    def verify(self, graph: Graph) -> Plan:
-        """Return this plan, having proved that it trains the graph rightly.
+    def verify(
+        self, graph: Graph, topology: Topology | None = None, placement: Sequence[int] | None = None
+    ) -> Plan:
+        """Return this plan, having proved that it trains the graph rightly, and that its ranks have room where they are to be.
 
         Every element of every gradient is reduced exactly once, with others of its type only, and before the
         parameter is read again (where a head's part goes before, what changes after it follows): a transfer
         waits for gradients of one iteration alone, and is waited for by every parameter in it before that is
         updated, so no order of transfers can make it late or block. The order of operations respects what each
-        of them waits for.
+        of them waits for. In a topology every rank has a GPU, and every link between hosts of ranks has bandwidth.
+
+        Args:
+            topology: where it is to run; None where that is not known.
+            placement: ranks of each host of the topology in order; None fills one host's GPUs before the next one's.
 
         Raises:
-            PlanError: naming the parameter, transfer or operation for which that is not so.
+            PlanError: naming the parameter, transfer, operation, host or link for which that is not so.
         """
         if self.ranks < 1 or self.chunk_bytes < 1:
             raise PlanError(
@@ -176,6 +184,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.operation_order:
             _check_order(self.operation_order, graph)
+        if topology is not None:
+            _check_links(self, topology, _ranks_of_hosts(self, topology, placement))
         return self
 
 
@@ -263,6 +273,61 @@ def _check_order(order: tuple[int, ...], graph: Graph) -> None:
             f" {int(operations.dep[first])}, which it waits for",
             "order operations after what they wait for",
         )
+
+
+def _ranks_of_hosts(plan: Plan, topology: Topology, placement: Sequence[int] | None) -> NDArray[np.int64]:
+    """The ranks of each host that has a place for some."""
+    gpus = topology.hosts.gpus
+    if plan.ranks > topology.gpus:
+        raise PlanError(
+            f"the plan {plan.name!r} is for {plan.ranks} ranks, and {topology.name!r} has {topology.gpus} GPUs",
+            f"give a topology with as many, or plan anew for {topology.gpus} ranks or fewer",
+        )
+    if placement is None:
+        before = np.concatenate([[0], np.cumsum(gpus)[:-1]])
+        filled: NDArray[np.int64] = np.clip(plan.ranks - before, 0, gpus)
+        return filled
+    if len(placement) > len(gpus):
+        raise PlanError(
+            f"the placement {tuple(placement)} names {len(placement)} hosts, and {topology.name!r} has {len(gpus)}",
+            "give the ranks of each host in order",
+        )
+    for host, count in enumerate(placement):
+        if not 0 <= count <= gpus[host]:
+            raise PlanError(
+                f"the placement {tuple(placement)} puts {count} ranks on host {topology.hosts.names[host]!r}, "
+                f"which has {gpus[host]} GPUs",
+                "give it from 0 to as many ranks as it has GPUs",
+            )
+    if sum(placement) != plan.ranks:
+        raise PlanError(
+            f"the placement {tuple(placement)} is of {sum(placement)} ranks, and the plan {plan.name!r} is for {plan.ranks}",
+            "place as many ranks as the plan is for, or plan anew",
+        )
+    return np.array([*placement, *[0] * (len(gpus) - len(placement))], dtype=np.int64)
+
+
+def _check_links(plan: Plan, topology: Topology, ranks: NDArray[np.int64]) -> None:
+    """Of hosts that exchange, the way into the network, and of domains that do, the one to the level above."""
+    used = np.flatnonzero(ranks)
+    if len(used) < 2:
+        return
+    for host in used:
+        if not topology.hosts.nic_bytes_per_s[host] > 0:
+            raise _no_link(plan, f"host {topology.hosts.names[host]!r}", topology.hosts.nic_bytes_per_s[host])
+    for level in topology.levels:
+        domains = np.unique(level.domain_of_host[used])
+        for domain in domains if len(domains) > 1 else ():
+            if not level.uplink_bytes_per_s[domain] > 0:
+                where = f"{level.name} {level.domains[domain]!r}"
+                raise _no_link(plan, where, level.uplink_bytes_per_s[domain])
+
+
+def _no_link(plan: Plan, where: str, bytes_per_s: float) -> PlanError:
+    return PlanError(
+        f"the plan {plan.name!r} sends by the link of {where}, which carries {bytes_per_s:g} bytes/s",
+        "give the link a bandwidth, or place the ranks elsewhere",
+    )
 
 
 # What accelerating a training job has brought so far, as `hemiola.accelerate` states it and `hemiola run`

@@ -79,6 +79,6 @@ def _checked(plan: Plan, planner: Planner, problem: PlanProblem) -> Plan:
             f"the planner {name} made a plan for {plan.ranks} ranks, not {problem.ranks}", "keep plan.ranks"
         )
     try:
-        return plan.verify(problem.graph)
+        return plan.verify(problem.graph, problem.topology, problem.placement)
     except PlanError as error:
         raise PlanError(f"the planner {name}: {error.what}", error.remedy) from error

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from hemiola.plan.p3 import P3
 from hemiola.plan.planner import planned
 from hemiola.plan.problem import PlanProblem
 from hemiola.trace.struct_json import read_plan, write_plan
+from hemiola.trace.topologies import read_topology
 
 GRAPH, SECONDS = layers([4000, 400_000, 40], [0.01] * 3, [0.02] * 3, 0.001)
 
@@ -43,6 +46,41 @@ WHOLE = (one((0, 0, 1000)), one((1, 0, 60_000)), one((1, 60_000, 100_000), (2, 0
 
 def test_a_plan_that_reduces_everything_once_is_proved():
     assert plan(*WHOLE).verify(GRAPH).transfers == WHOLE
+
+
+CLUSTER = read_topology("leaf-spine:hosts=4,gpus_per_host=2,hosts_per_rack=2")
+
+
+@pytest.mark.parametrize("placement", [None, (2,), (1, 1), (0, 0, 1, 1), (1, 0, 0, 1)])
+def test_a_plan_whose_ranks_have_room_is_proved(placement):
+    assert plan(*WHOLE).verify(GRAPH, CLUSTER, placement)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "placement", "said"),
+    [
+        (9, None, "is for 9 ranks, and 'leaf-spine.*' has 8 GPUs"),
+        (2, (1, 0, 0, 0, 1), r"\(1, 0, 0, 0, 1\) names 5 hosts, and 'leaf-spine.*' has 4"),
+        (3, (0, 3), r"puts 3 ranks on host 'n1', which has 2 GPUs"),
+        (2, (3, -1), r"puts 3 ranks on host 'n0'"),
+        (2, (2, 1), r"\(2, 1\) is of 3 ranks, and the plan 'by hand' is for 2"),
+    ],
+)
+def test_a_plan_whose_ranks_have_no_room_is_refused(ranks, placement, said):
+    with pytest.raises(PlanError, match=said):
+        plan(*WHOLE, ranks=ranks).verify(GRAPH, CLUSTER, placement)
+
+
+def test_a_link_without_bandwidth_is_refused_where_ranks_use_it():
+    hosts, (rack, *rest) = CLUSTER.hosts, CLUSTER.levels
+    dead = replace(hosts, nic_bytes_per_s=np.array([1e9, 1e9, 0.0, 1e9]))
+    with pytest.raises(PlanError, match=r"link of host 'n2', which carries 0 bytes/s"):
+        plan(*WHOLE).verify(GRAPH, replace(CLUSTER, hosts=dead), (0, 0, 1, 1))
+    plan(*WHOLE).verify(GRAPH, replace(CLUSTER, hosts=dead), (0, 0, 2))
+    cut = replace(CLUSTER, levels=(replace(rack, uplink_bytes_per_s=np.array([1e9, 0.0])), *rest))
+    with pytest.raises(PlanError, match=rf"link of rack {rack.domains[1]!r}, which carries 0 bytes/s"):
+        plan(*WHOLE).verify(GRAPH, cut, (1, 0, 1))
+    plan(*WHOLE).verify(GRAPH, cut, (0, 0, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +115,6 @@ def test_types_are_not_mixed():
         msgspec.structs.replace(p, dtype="bfloat16") if p.name == "layer.2.weight" else p
         for p in GRAPH.parameters
     ]
-    from dataclasses import replace
 
     with pytest.raises(PlanError, match="mixes bfloat16 and float32"):
         plan(*WHOLE).verify(replace(GRAPH, parameters=tuple(changed)))

@@ -357,6 +357,21 @@ def test_both_verbs_take_each_by_name(
     assert found["strategy"] == f"plan:{read_plan(tmp_path / 'p.json').name}"
 
 
+def test_predict_refuses_a_plan_that_has_no_room(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "p.json"
+    plan_verb(asked.graph, **asked.rest, planner=("tac",), output=made)  # type: ignore[arg-type]
+    predict_verb(asked.graph, **asked.rest, plan=made, json=True)  # type: ignore[arg-type]
+    for other, said in (
+        ({"ranks": 1}, f"the plan in {made} is for 2 ranks, not for 1"),
+        ({"topology": "flat:hosts=1,gpus_per_host=1,nic=500mbit"}, "is for 2 ranks, and '.*' has 1 GPUs"),
+        ({"placement": "2,0"}, r"\(2, 0\) puts 2 ranks on host 'n0', which has 1 GPUs"),
+    ):
+        with pytest.raises(PlanError, match=said):
+            predict_verb(asked.graph, **asked.rest | other, plan=made)  # type: ignore[arg-type]
+
+
 def test_the_table_shows_each_beside_ddp_and_the_bound(
     asked: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
