@@ -7,7 +7,7 @@ from typing import assert_never
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Batch, Configuration, Elastic, Profile, Service
+from hemiola.core.job import Batch, Configuration, Elastic, JobHistory, Profile, Service
 from hemiola.core.resources import ResourceRequest, Resources
 
 __all__ = [
@@ -113,16 +113,12 @@ class Timer(msgspec.Struct, frozen=True, gc=False, tag=True):
     job_id: str
 
 
-class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Adopted(JobHistory, frozen=True, gc=False, tag=True):
     """A job is known from before: it runs there, or waits. What live runs begin with.
 
     Attributes:
         placement: where it runs; None: it waits. Engines count GPUs: of the masks the numbers count.
-        since_s: since when it does.
-        done_s: of its work, what is done, in seconds at ideal speed.
-        served_s, queued_s: seconds with and without GPUs before `since_s`.
-        withheld_s: seconds it was held before `since_s`.
-        preemptions: how often it was stopped.
+        since_s: since when it does; its history is of before, but for the work, which is done by now.
         service_gpu_s: GPU-seconds that it had in `served_s`; None: the job's GPUs all the time.
     """
 
@@ -130,12 +126,7 @@ class Adopted(msgspec.Struct, frozen=True, gc=False, tag=True):
     job: Batch | Elastic
     placement: Placement | None
     since_s: float
-    done_s: float = 0.0
-    served_s: float = 0.0
-    queued_s: float = 0.0
-    preemptions: int = 0
     service_gpu_s: float | None = None
-    withheld_s: float = 0.0
 
 
 class Requeued(msgspec.Struct, frozen=True, gc=False, tag=True):

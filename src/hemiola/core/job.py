@@ -18,8 +18,8 @@ from hemiola.core.errors import InputError
 from hemiola.core.resources import ResourceRequest
 
 __all__ = [
-    "Batch", "Configuration", "Demand", "Elastic", "Job", "Objective", "Pattern", "Profile", "RequestRate", "Service", "Submission", "Workload",
-    "batch_job", "same_type",
+    "Batch", "Configuration", "Demand", "Elastic", "Job", "JobHistory", "Objective", "Pattern", "Profile", "RequestRate", "Service",
+    "Submission", "Workload", "batch_job", "history_of", "same_type",
 ]  # fmt: skip
 
 Pattern = Literal["ring", "all-to-all"]
@@ -376,6 +376,29 @@ else:
 
     class Job(metaclass=_EveryKind):
         """Every kind of job: `Batch | Elastic | Service` (values to decode spell it out)."""
+
+
+class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job has had up to some time; whatever tells of a job's past derives from it, and passes it on by `history_of`.
+
+    A fact that is added has a default: files of before have none of it.
+
+    Attributes:
+        done_s: of its work, what was done, in seconds at ideal speed.
+        served_s, queued_s, withheld_s: seconds with GPUs, waiting, and held.
+        preemptions: how often it was stopped.
+    """
+
+    done_s: float = 0.0
+    served_s: float = 0.0
+    queued_s: float = 0.0
+    withheld_s: float = 0.0
+    preemptions: int = 0
+
+
+def history_of(row: JobHistory) -> dict[str, Any]:
+    """Its facts by name, to be given to another value that derives from `JobHistory`."""
+    return {name: getattr(row, name) for name in JobHistory.__struct_fields__}
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

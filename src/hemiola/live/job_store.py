@@ -46,7 +46,7 @@ from hemiola.core.events import (
     Undone,
     job_of,
 )
-from hemiola.core.job import Batch
+from hemiola.core.job import Batch, history_of
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.live.journal import JournaledJob, Status
 from hemiola.live.live_driver import LiveDriver, Vanished, is_same_place
@@ -267,9 +267,7 @@ class JobStore:
             uuid=state.id, engine_id=who.engine_id, engine_submit_s=who.submit_s, user=who.user, name=who.name,
             job=state.job.sized(state.asked_gpus), status=STATUS[state.status],
             placement=state.placement or self._places.get(state.id), since_s=state.since_s,
-            done_s=state.done_at(now), settled_s=now, pace=state.speed if state.status == RUNNING else 0.0,
-            served_s=state.served_s, queued_s=state.queued_s,
-            withheld_s=state.withheld_s, preemptions=state.preemptions,
+            settled_s=now, pace=state.speed if state.status == RUNNING else 0.0, **history_of(state.history(now)),
             service_gpu_s=state.gpus * state.served_s + state.other_gpu_s if state.elastic else None,
             binds_failed=who.binds_failed, submitted_s=state.submit_s, first_started_s=self._first_started.get(state.id),
             ended_s=state.since_s if ended else None, outcome=self._outcomes[state.id] if ended else "",

@@ -10,7 +10,7 @@ import msgspec
 
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Adopted, Arrived, Event, Held, Requeued, Timer
-from hemiola.core.job import Batch
+from hemiola.core.job import Batch, JobHistory, history_of
 from hemiola.live.journal import JournaledJob
 from hemiola.sched.job_state import RUNNING
 from hemiola.sched.view import ClusterView
@@ -152,7 +152,7 @@ def given_back(known: TrackedJob, view: ClusterView, why: str, held: str, now_s:
 RecoveryKey = TypeVar("RecoveryKey", bound=msgspec.Struct)
 
 
-class RecoveredJob(msgspec.Struct, Generic[RecoveryKey], frozen=True, kw_only=True):
+class RecoveredJob(JobHistory, Generic[RecoveryKey], frozen=True, kw_only=True):
     """One job.
 
     Attributes:
@@ -160,9 +160,8 @@ class RecoveredJob(msgspec.Struct, Generic[RecoveryKey], frozen=True, kw_only=Tr
         engine_id: the engine's.
         recovery_key: by what the engine's driver finds it again.
         running, held: whether it ran, or was held; else it waited.
-        since_s: since when it did.
-        served_s, queued_s, withheld_s, preemptions, service_gpu_s: what it had had by then (`Adopted`).
-        done_s, settled_s, pace: of its work, as the journal has it (`JournaledJob`).
+        since_s: since when it did; `service_gpu_s` is of before, as its history is (`Adopted`).
+        settled_s, pace: when its work was as the history says, and how it went on (`JournaledJob`).
         gpus: that it had last.
     """
 
@@ -172,17 +171,12 @@ class RecoveredJob(msgspec.Struct, Generic[RecoveryKey], frozen=True, kw_only=Tr
     running: bool = False
     held: bool = False
     since_s: float = 0.0
-    done_s: float = 0.0
     settled_s: float = 0.0
     pace: float = 0.0
-    served_s: float = 0.0
-    queued_s: float = 0.0
-    withheld_s: float = 0.0
-    preemptions: int = 0
     service_gpu_s: float | None = None
     gpus: int = 0
 
-    def history(self, now_s: float, running: bool, began_s: float | None = None) -> dict[str, float | None]:
+    def history(self, now_s: float, running: bool, began_s: float | None = None) -> dict[str, Any]:
         """As an `Adopted` event tells it; while nobody looked, it is taken to have gone on as it was.
 
         An adopted job runs or waits; one that was held and is so still is held anew from then on.
@@ -198,10 +192,9 @@ class RecoveredJob(msgspec.Struct, Generic[RecoveryKey], frozen=True, kw_only=Tr
             spent_s * its for its in (self.running, not (self.running or self.held), self.held)
         )
         service = self.service_gpu_s
-        return {
+        return history_of(self) | {
             "done_s": done_by(self, now_s), "served_s": self.served_s + served_s, "queued_s": self.queued_s + queued_s,
-            "withheld_s": self.withheld_s + withheld_s, "preemptions": self.preemptions,
-            "since_s": turned_s if changed else since_s,
+            "withheld_s": self.withheld_s + withheld_s, "since_s": turned_s if changed else since_s,
             "service_gpu_s": None if service is None else service + self.gpus * served_s,
         }  # fmt: skip
 
@@ -219,7 +212,7 @@ def adopted(
         rests: whether it has its GPUs and does nothing; for how long, nobody knows.
     """
     if memory is not None:
-        event = Adopted(now_s, job, placement, **memory.history(now_s, placement is not None, began_s))  # type: ignore[arg-type]
+        event = Adopted(now_s, job, placement, **memory.history(now_s, placement is not None, began_s))
     elif placement is None:
         event = Adopted(now_s, job, None, min(now_s, job.submit_s))
     elif began_s is None:
@@ -274,10 +267,9 @@ def recovered(
         found.append(
             RecoveredJob(
                 uuid=record.uuid, engine_id=record.engine_id, recovery_key=its, running=record.status == "running",
-                held=record.status == "held", since_s=record.since_s, done_s=record.done_s, settled_s=record.settled_s,
-                pace=record.pace, served_s=record.served_s, queued_s=record.queued_s, withheld_s=record.withheld_s,
-                preemptions=record.preemptions, service_gpu_s=record.service_gpu_s,
-                gpus=record.placement.gpus if record.placement else 0,
+                held=record.status == "held", since_s=record.since_s, settled_s=record.settled_s,
+                pace=record.pace, service_gpu_s=record.service_gpu_s, gpus=record.placement.gpus if record.placement else 0,
+                **history_of(record),
             )
         )  # fmt: skip
     return found

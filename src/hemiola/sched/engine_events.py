@@ -66,8 +66,7 @@ def outside_handlers(machine: Transitions) -> dict[type, Callable[[Any], None]]:
 
     def adopted(event: Adopted) -> None:
         job = machine.enter(event.job, event.time_s)
-        job.done_s, job.served_s, job.queued_s = event.done_s, event.served_s, event.queued_s
-        job.withheld_s, job.preemptions = event.withheld_s, event.preemptions
+        job.remember(event)
         if event.service_gpu_s is not None:
             job.other_gpu_s = event.service_gpu_s - job.gpus * job.served_s
         if event.placement is None:

@@ -9,7 +9,7 @@ import msgspec
 
 from hemiola.core.decisions import Placement
 from hemiola.core.events import Load
-from hemiola.core.job import Batch, Configuration, Service
+from hemiola.core.job import Batch, Configuration, JobHistory, Service, history_of
 from hemiola.core.resources import ResourceRequest
 
 __all__ = ["ENDED", "HELD", "RUNNING", "WAITING", "JobState", "ServiceState"]
@@ -100,6 +100,18 @@ class JobState(msgspec.Struct, eq=False, gc=False):
             return self.done_s
         since = self.resume_s if self.resume_s > self.settled_s else self.settled_s
         return self.done_s + (now - since) * self.speed if now > since else self.done_s
+
+    def history(self, now: float) -> JobHistory:
+        """What it has had before its present status, and what it has done by `now`."""
+        return JobHistory(
+            done_s=self.done_at(now), served_s=self.served_s, queued_s=self.queued_s, withheld_s=self.withheld_s,
+            preemptions=self.preemptions,
+        )  # fmt: skip
+
+    def remember(self, history: JobHistory) -> None:
+        """Take over what it has had elsewhere."""
+        for name, value in history_of(history).items():
+            setattr(self, name, value)
 
     def remaining_s(self, now: float) -> float:
         """Work left at `now`, in seconds at ideal speed."""

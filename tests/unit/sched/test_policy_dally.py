@@ -162,7 +162,7 @@ def test_only_starts_out_of_the_queue_are_waits() -> None:
     assert seen() == {(2, 0): [7.0]}, "a move is none either"
     assert not machine.execute(Stop("a", "")) and not machine.execute(start("a", (1, 0b11)))
     assert seen() == {(2, 0): [7.0, 0.0]}, "but stopped and started is"
-    machine.apply(Adopted(30.0, job("d", 0.0, 2, 100.0), at((1, 0b1100)), 0.0, 0.0, 30.0, 0.0, 0))
+    machine.apply(Adopted(30.0, job("d", 0.0, 2, 100.0), at((1, 0b1100)), 0.0, served_s=30.0))
     machine.apply(Finished(40.0, "a"))
     assert not machine.execute(start("b", (0, 1), (1, 1)))
     assert seen() == {(2, 0): [7.0, 0.0], (2, 1): [33.0]}

@@ -13,7 +13,7 @@ import msgspec
 from hemiola.core.decisions import EVERY_ABILITY, EVERY_KIND, Decision, Placement
 from hemiola.core.errors import HemiolaError, InternalError
 from hemiola.core.events import Event
-from hemiola.core.job import Batch, Elastic
+from hemiola.core.job import Batch, Elastic, JobHistory
 from hemiola.simulator.cluster import Costs
 
 __all__ = [
@@ -56,7 +56,7 @@ Mode = Literal["observe", "advise", "enforce"]
 IntentState = Literal["open", "done", "failed", "dropped"]
 
 
-class JournaledJob(msgspec.Struct, frozen=True, kw_only=True):
+class JournaledJob(JobHistory, frozen=True, kw_only=True):
     """All that is known of one job of the engine.
 
     Attributes:
@@ -65,14 +65,12 @@ class JournaledJob(msgspec.Struct, frozen=True, kw_only=True):
         engine_submit_s: when it was submitted, as the engine says; with `engine_id` and `user` it finds the job again.
         user, name: owner, and the owner's name for it.
         job: as policies see it.
-        status, since_s: where it stands, and since when.
+        status, since_s: where it stands, and since when. Its history is of before that, but for the work, which was done by
+            `settled_s`.
         placement: where it runs, or ran last; by the hosts of its run's topology.
-        done_s: of its work, what was done by `settled_s`, in seconds at ideal speed.
         settled_s, pace: when this was written, and how much of its work it did per second from then on; 0 unless it ran.
-        served_s, queued_s, withheld_s: seconds with GPUs, waiting, and held, before `since_s`.
         service_gpu_s: GPU-seconds that it had in `served_s`; None: `job.gpus` all the time.
         speed: mean work per second over `served_s`; None where nobody measured it.
-        preemptions: how often it was stopped.
         binds_failed: how often the engine did not take a placement.
         submitted_s, first_started_s, ended_s: when; None: not yet.
         unwatched: whether it ran and ended while nobody watched, nobody knows when: `ended_s` and `served_s` are at most.
@@ -93,15 +91,10 @@ class JournaledJob(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     placement: Placement | None = None
     since_s: float
-    done_s: float = 0.0
     settled_s: float = 0.0
     pace: float = 0.0
-    served_s: float = 0.0
-    queued_s: float = 0.0
-    withheld_s: float = 0.0
     service_gpu_s: float | None = None
     speed: float | None = None
-    preemptions: int = 0
     binds_failed: int = 0
     submitted_s: float
     first_started_s: float | None = None

@@ -32,6 +32,7 @@ from hemiola.core.decisions import (
 from hemiola.core.errors import HemiolaError
 from hemiola.core.events import Adopted, Blocked, Event, Finished, Held, NodeLost
 from hemiola.core.events import Timer as TimerEvent
+from hemiola.core.job import history_of
 from hemiola.cost.contention import MaxMin
 from hemiola.cost.iteration import IterationModel
 from hemiola.live.journal import Journal, JournaledJob, RunRecord
@@ -215,8 +216,8 @@ def _adopted(
 def _adoption(record: JournaledJob, now_s: float) -> Adopted:
     placement = record.placement if record.status == "running" else None
     return Adopted(
-        now_s, record.job, placement, record.since_s, done_by(record, now_s), record.served_s, record.queued_s,
-        record.preemptions, record.service_gpu_s,
+        now_s, record.job, placement, record.since_s, record.service_gpu_s,
+        **history_of(record) | {"done_s": done_by(record, now_s)},
     )  # fmt: skip
 
 

@@ -331,7 +331,7 @@ def _job(
         state=seen.state, gpus=seen.job.gpus, required=seen.job.required, submitted_s=seen.submitted_s,  # type: ignore[arg-type]
         since_s=since_s, first_started_s=seen.first_started_s, ended_s=seen.ended_s, outcome=seen.outcome, why=why,
         placement=_parts(topology, seen.placement), served_s=seen.served_s + (lasts_s if running else 0.0),
-        queued_s=seen.queued_s + (0.0 if running or ended else lasts_s), declared_s=declared_s,
+        queued_s=seen.queued_s + seen.withheld_s + (0.0 if running or ended else lasts_s), declared_s=declared_s,
         preemptions=seen.preemptions, binds_failed=seen.binds_failed,
         predicted_iteration_s=speed[0], predicted_slowdown=speed[1], measured_iteration_s=seen.iteration_s,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hemiola.core.decisions import Decision, Placement, Start, asks_engine
-from hemiola.core.job import Batch
+from hemiola.core.job import Batch, JobHistory, history_of
 from hemiola.core.topology import Topology
 from hemiola.cost.contention import MaxMin
 from hemiola.cost.iteration import IterationModel
@@ -66,7 +66,7 @@ class DecisionNote(msgspec.Struct, frozen=True):
     who: Identity | None
 
 
-class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class JobSnapshot(JobHistory, frozen=True, kw_only=True):
     """A job in a picture, wherever the picture comes from."""
 
     job: Batch
@@ -76,9 +76,6 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     since_s: float
     placement: object
-    served_s: float
-    queued_s: float
-    preemptions: int
     binds_failed: int
     note: str
     submitted_s: float
@@ -149,8 +146,7 @@ def seen_live(state: JobState, who: Identity | None, shortage: str = "") -> JobS
     return JobSnapshot(
         job=state.job, engine_id=who.engine_id if who else "", user=who.user if who else state.job.user,
         name=who.name if who else "", state=STATUS[state.status], since_s=state.since_s, placement=state.placement,
-        served_s=state.served_s, queued_s=state.queued_s + state.withheld_s, preemptions=state.preemptions,
-        binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
+        **history_of(state.history(state.settled_s)), binds_failed=who.binds_failed if who else 0, note=who.note if who else "", submitted_s=state.submit_s,
         misread=who.misread if who else "", iteration_s=who.iteration_s if who else None, shortage=shortage,
     )  # fmt: skip
 
@@ -159,8 +155,7 @@ def seen_impossible(job: Batch, who: Identity | None) -> JobSnapshot:
     """A job that could never run here, as the journal has it, too."""
     return JobSnapshot(
         job=job, engine_id=who.engine_id if who else "", user=who.user if who else job.user,
-        name=who.name if who else "", state="held", since_s=job.submit_s, placement=None, served_s=0.0, queued_s=0.0,
-        preemptions=0, binds_failed=0, note=f"{NEVER}: {who.note if who else 'no place is large enough'}",
+        name=who.name if who else "", state="held", since_s=job.submit_s, placement=None, binds_failed=0, note=f"{NEVER}: {who.note if who else 'no place is large enough'}",
         submitted_s=job.submit_s,
     )  # fmt: skip
 
@@ -172,8 +167,7 @@ def seen_in_journal(record: JournaledJob) -> JobSnapshot:
         job = job.sized(place.gpus)
     return JobSnapshot(
         job=job, engine_id=record.engine_id, user=record.user, name=record.name, state=record.status,
-        since_s=record.since_s, placement=place, served_s=record.served_s,
-        queued_s=record.queued_s + record.withheld_s, preemptions=record.preemptions, binds_failed=record.binds_failed, note=record.note,
+        since_s=record.since_s, placement=place, **history_of(record), binds_failed=record.binds_failed, note=record.note,
         submitted_s=record.submitted_s, first_started_s=record.first_started_s, ended_s=record.ended_s,
         outcome=record.outcome, iteration_s=record.iteration_s,
     )  # fmt: skip
