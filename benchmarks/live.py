@@ -36,7 +36,7 @@ from hemiola.lab.slurm import SlurmLab
 from hemiola.lab.slurm.spec import CPUS_MIN
 from hemiola.live.engines.slurm.client import Slurm
 from hemiola.live.engines.slurm.driver import SlurmDriver
-from hemiola.live.engines.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.snapshot import slurm_topology
 from hemiola.live.journal import Journal
 from hemiola.live.polling_driver import Clock
 from hemiola.sched.machine import StateMachine

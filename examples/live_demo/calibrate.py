@@ -16,7 +16,7 @@ from hemiola.cost.job_profile import learnt
 from hemiola.cost.profiles import SCHEMA
 from hemiola.lab.slurm import SlurmLab
 from hemiola.live.engines.slurm.client import Slurm
-from hemiola.live.engines.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.snapshot import slurm_topology
 from hemiola.trace.reports import JobReport
 from live_demo.cluster import Told, submit, wait
 from live_demo.measured import Alone

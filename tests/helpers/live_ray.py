@@ -20,7 +20,7 @@ from hemiola.live.engines.ray.agent import JOBS, JOBS_SPACE
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.engine import RAY
 from hemiola.live.engines.ray.kv_store import GROUPS, PLACE, WRAPPER, RayStore, Wrapper
-from hemiola.live.engines.ray.topology import ray_topology
+from hemiola.live.engines.ray.snapshot import ray_topology
 from hemiola.live.engines.ray.wire import RayJobRow, RayReply, read_answer
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.service import LiveService, SessionSettings

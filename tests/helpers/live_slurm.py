@@ -17,7 +17,7 @@ from hemiola.lab.slurm import SlurmLab, config
 from hemiola.live.engines.base import engine_service
 from hemiola.live.engines.slurm.client import Slurm, SlurmInterface
 from hemiola.live.engines.slurm.engine import SLURM, SlurmPartition
-from hemiola.live.engines.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.snapshot import slurm_topology
 from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.live.journal import Journal, JournaledJob
 from hemiola.live.service import LiveService, SessionSettings

@@ -6,14 +6,14 @@ Nothing heavy is imported before the verb that needs it runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cyclopts import App
 
 from hemiola import __version__
 
-__all__ = ["VERBS", "app", "main"]
+__all__ = ["VERBS", "app", "main", "renamed"]
 
 VERBS = {
     "simulate": "simulate:simulate",
@@ -21,7 +21,7 @@ VERBS = {
     "explain": "simulate:explain",
     "capture": "capture:capture",
     "trace": "trace:trace",
-    "inspect": "inspect:inspect",
+    "inspect": "trace:inspect",
     "calibrate": "calibrate:calibrate",
     "predict": "predict:predict",
     "probe": "collective:probe",
@@ -62,8 +62,6 @@ class VerbsApp(App):
 
     def __call__(self, tokens: Iterable[str] | str | None = None, **options: Any) -> Any:
         """Run a command line: the process's own unless one is given."""
-        from hemiola.cli.renamed import renamed
-
         words = tokens if tokens is None or isinstance(tokens, str) else renamed(list(tokens))
         return super().__call__(words, **options)
 
@@ -108,7 +106,6 @@ _register()
 def main() -> None:
     """Run the command line; errors on purpose become one message and exit status 2."""
     from hemiola.cli.output import fail
-    from hemiola.cli.renamed import renamed
     from hemiola.core.errors import HemiolaError, InternalError
 
     sys.path.append("")  # so that --policy my_module:MyPolicy finds a file of the present folder, hiding none
@@ -127,3 +124,38 @@ def main() -> None:
         sys.exit(141)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+# Verbs and options under the names they had: they work for one release, and say their new names.
+
+OLD_VERBS = {"strategy": "collective"}
+"""New names of verbs by old ones."""
+OLD_OPTIONS = {"predict": {"--strategy": "--parallelism", "--strategies": "--schedules"}}
+"""New names of options by verb and old one."""
+
+
+def renamed(words: Sequence[str]) -> list[str]:
+    """The words of a command line by today's names; what was renamed is said on stderr, a line each.
+
+    Example:
+        >>> renamed(["collective", "flat:hosts=2"])
+        ['collective', 'flat:hosts=2']
+    """
+    if not words:
+        return []
+    verb = OLD_VERBS.get(words[0], words[0])
+    if verb != words[0]:
+        _say(f"hemiola {words[0]}", f"hemiola {verb}")
+    return [verb, *(_option(verb, word) for word in words[1:])]
+
+
+def _option(verb: str, word: str) -> str:
+    old, equals, value = word.partition("=")
+    new = OLD_OPTIONS.get(verb, {}).get(old, old)
+    if new != old:
+        _say(old, new)
+    return f"{new}{equals}{value}"
+
+
+def _say(old: str, new: str) -> None:
+    print(f"note: {old} is now {new}; the old name works until the next release", file=sys.stderr)

@@ -22,7 +22,7 @@ from hemiola.cli.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hemiola.comm.probe.meeting import Probed
+    from hemiola.comm.probe.measure import Probed
     from hemiola.core.collective.schedule import CollectiveSchedule
     from hemiola.core.topology import Topology
     from hemiola.plan.collective.nccl_files import NcclAdvice
@@ -294,7 +294,7 @@ def probe(
     if hosts:
         found = _on(hosts, seconds, interface, remote_shell, python or sys.executable, master_addr)
     else:
-        from hemiola.comm.probe.meeting import probe as one_rank
+        from hemiola.comm.probe.measure import probe as one_rank
 
         found = one_rank(seconds, interface)
     if found is not None:
@@ -307,7 +307,7 @@ def _on(
     """Start a rank on each host."""
     import msgspec
 
-    from hemiola.comm.probe.meeting import Probed
+    from hemiola.comm.probe.measure import Probed
     from hemiola.train.launch import REMOTE_SHELL, LaunchSpec, launch
 
     job = LaunchSpec(

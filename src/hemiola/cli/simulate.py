@@ -173,7 +173,7 @@ def _run(
     """Run with a progress bar; of each scenario write the files and print the table."""
     from contextlib import closing
 
-    from hemiola.report.progress import ProgressBar
+    from hemiola.report.table import ProgressBar
     from hemiola.report.words import no_job_ended
     from hemiola.simulator.scenario import prepare
     from hemiola.simulator.simulate import Recording

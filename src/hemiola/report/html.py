@@ -22,12 +22,12 @@ from hemiola.core.job import Batch, Profile
 from hemiola.core.result import Comparison, JobRecord, Run
 from hemiola.core.topology import Level, Topology
 from hemiola.core.units import format_duration, format_rate
-from hemiola.report.chart_gantt import gantt
 from hemiola.report.charts import (
     bars,
     completion,
     differences,
     first_runs,
+    gantt,
     gpu_seconds,
     heat_maps,
     over_time,

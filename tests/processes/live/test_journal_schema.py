@@ -14,8 +14,7 @@ from sqlalchemy import event, inspect, text
 
 from hemiola.live.journal import Journal, JournalError
 from hemiola.live.journal.database import Database
-from hemiola.live.journal.schema import MIGRATIONS, VERSION_TABLE
-from hemiola.live.journal.tables import METADATA
+from hemiola.live.journal.tables import METADATA, MIGRATIONS, VERSION_TABLE
 
 NEXT = '''
 """Schema 3 of the tests: one more column of jobs, and one more table."""

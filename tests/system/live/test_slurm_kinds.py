@@ -17,7 +17,7 @@ from hemiola.lab.slurm import SlurmLab
 from hemiola.live.engines.slurm.client import Slurm
 from hemiola.live.engines.slurm.release import hand_back
 from hemiola.live.engines.slurm.requests import TOP
-from hemiola.live.engines.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.snapshot import slurm_topology
 
 pytestmark = pytest.mark.xdist_group("kinds")  # its servers are started once
 

@@ -14,7 +14,7 @@ from web_helpers import EVIL, Scene
 
 from hemiola.live.engines.base import engine_service
 from hemiola.live.engines.slurm.engine import SLURM, SlurmPartition
-from hemiola.live.engines.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.snapshot import slurm_topology
 from hemiola.live.journal import Journal
 from hemiola.live.service import SessionSettings
 from hemiola.live.web.server import WebServer

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from hemiola import cli
-from hemiola.cli.renamed import renamed
+from hemiola.cli import renamed
 
 SPEC = "flat:hosts=4,gpus_per_host=1,nic=10gbit"
 

@@ -27,9 +27,9 @@ from hemiola.live.driver_wrappers import ObserveDriver
 from hemiola.live.journal import Journal
 from hemiola.live.journal.replay import replay
 from hemiola.live.logging_setup import check_folder
-from hemiola.live.policy_guard import BrokenPolicyError, Guarded
 from hemiola.live.polling_driver import Clock
 from hemiola.live.service import LiveService, Session, SessionSettings
+from hemiola.live.session import BrokenPolicyError, Guarded
 from hemiola.sched.loop import run_loop
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policy import Policy

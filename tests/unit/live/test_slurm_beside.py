@@ -15,8 +15,7 @@ from hemiola.core.events import Held, Requeued, ResourcesOffered, ResourcesReque
 from hemiola.core.job import Job, batch_job
 from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.live.engines.slurm.diff import LACKING_S
-from hemiola.live.engines.slurm.resources import claim_of
-from hemiola.live.engines.slurm.snapshot import SlurmWatcher
+from hemiola.live.engines.slurm.snapshot import SlurmWatcher, claim_of
 from hemiola.live.engines.slurm.wire import SlurmJobRow, SlurmNodeRow, SlurmRules, read_tres, rules_of
 from hemiola.live.tracked_job import ELSEWHERE_S
 from hemiola.sched.policies import policy_from_text

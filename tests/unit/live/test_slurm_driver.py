@@ -17,7 +17,7 @@ from hemiola.live.engines.slurm.doctor import _loose
 from hemiola.live.engines.slurm.job_spec import HELD
 from hemiola.live.engines.slurm.release import hand_back, held_jobs
 from hemiola.live.engines.slurm.requests import TOP, ranks
-from hemiola.live.engines.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.snapshot import slurm_topology
 from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey
 from hemiola.live.engines.slurm.wire import PARKED_S, RunSpan, SlurmJobRow, Words, job_rows
 from hemiola.live.live_driver import Vanished

@@ -14,9 +14,16 @@ from report_build import cluster, comparison
 
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.iteration import IterationModel
-from hemiola.report import chart_gantt
-from hemiola.report.chart_gantt import gantt
-from hemiola.report.charts import bars, completion, differences, gpu_seconds, heat_maps, over_time, tiers
+from hemiola.report.charts import (
+    bars,
+    completion,
+    differences,
+    gantt,
+    gpu_seconds,
+    heat_maps,
+    over_time,
+    tiers,
+)
 from hemiola.report.document import POLICY_COLORS, policy_color, policy_dash, time_scale, words_for
 from hemiola.report.html import charts
 from hemiola.report.links import binned, link_load, links_of, step_means
@@ -101,8 +108,8 @@ def test_only_the_busiest_links_are_kept_and_the_rest_counted():
 
 @pytest.mark.parametrize("most", [8000, 15])
 def test_bars_and_ground_of_the_gantt_are_all_gpu_seconds(monkeypatch, most):
-    monkeypatch.setattr(chart_gantt, "_ROWS_MOST", most)
-    monkeypatch.setattr(chart_gantt, "_ROWS_LEAST", 1)
+    monkeypatch.setattr("hemiola.report.charts._ROWS_MOST", most)
+    monkeypatch.setattr("hemiola.report.charts._ROWS_LEAST", 1)
     found = comparison(policies=("srtf",), count=60)
     run = found.runs[0]
     drawing = gantt(found).drawings["srtf"]

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pages import Elements
 from rich.console import Console
 
-from hemiola.cli.inspect import inspect
+from hemiola.cli.trace import inspect
 from hemiola.core.collective.schedule import CollectiveSchedule
 from hemiola.core.collective.shapes import all_pairs, binomial, chain, halving_doubling, ring, trees
 from hemiola.core.errors import InputError, ScheduleError
@@ -40,9 +40,13 @@ from hemiola.report.network.inspection import (
 )
 from hemiola.report.network.page import render_network
 from hemiola.report.network.picture import WIDEST, TreeNode, columns, fitting_tree, leaves, network_picture
-from hemiola.report.network.schedule_page import render_schedule
-from hemiola.report.network.schedule_picture import shape, trees_of
-from hemiola.report.network.schedule_words import ScheduleTable, schedule_figures
+from hemiola.report.network.schedule_page import (
+    ScheduleTable,
+    render_schedule,
+    schedule_figures,
+    shape,
+    trees_of,
+)
 from hemiola.report.network.words import NetworkTable, finding, interval, rate_words, reasons
 from hemiola.trace.msccl import write_msccl
 from hemiola.trace.struct_json import write_schedule
@@ -498,7 +502,7 @@ def test_a_path_with_a_comma_is_a_path(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_verb_imports_nothing_heavy_before_it_runs() -> None:
-    code = "import sys, hemiola.cli.inspect; print([m for m in sys.modules if m.startswith(('hemiola.report', 'numpy', 'rich.table'))])"
+    code = "import sys, hemiola.cli.trace; print([m for m in sys.modules if m.startswith(('hemiola.report', 'numpy', 'rich.table'))])"
     assert (
         run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )

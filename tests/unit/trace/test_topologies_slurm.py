@@ -12,10 +12,10 @@ from hemiola.core.errors import FormatError, HemiolaError, InputError, TopologyE
 from hemiola.core.topology import Topology
 from hemiola.trace.topologies import read_topology
 from hemiola.trace.topologies.options import TopologyOptions
-from hemiola.trace.topologies.slurm import read_slurm
-from hemiola.trace.topologies.slurm_nodes import (
+from hemiola.trace.topologies.slurm import (
     read_down,
     read_gres_conf,
+    read_slurm,
     read_slurm_conf,
     read_without_partition,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hemiola.comm.probe.meeting import probe
+from hemiola.comm.probe.measure import probe
 from hemiola.core.errors import HemiolaError
 
 

@@ -8,29 +8,51 @@ first data faster than the link does.
 from __future__ import annotations
 
 import itertools
+import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.comm.transport import Endpoint, Handle
-from hemiola.core.errors import HemiolaError, TransportError
+from hemiola.comm.transport import Endpoint, Handle, TransportOptions
+from hemiola.comm.transport.endpoint import Peer, meet
+from hemiola.comm.transport.home import home_interface, interface_of, missing_variables, store_is_kept
+from hemiola.core.errors import HemiolaError, InputError, TransportError
+from hemiola.core.topology import Hosts, Level, MeasuredLink, Topology
 from hemiola.cost.network_fit import (
     FittedNetwork,
     Pairs,
     ProbedFlow,
+    RateInterval,
     fans,
     fit_network,
     matchings,
     probe_rounds,
 )
+from hemiola.trace.topologies.native import topology_text
 
-__all__ = ["Arrivals", "ProbeMeasurement", "Prober", "exchange"]
-
+__all__ = [
+    "Affinity",
+    "Arrivals",
+    "Homes",
+    "ProbeMeasurement",
+    "Probed",
+    "Prober",
+    "exchange",
+    "measured_topology",
+    "own_affinity",
+    "probe",
+]
 
 # One rank's part of a round: it sends to several others for a while, and notes what comes from several
 # meanwhile.
@@ -365,3 +387,247 @@ class Prober:
 
     def _asked(self, rank: int, what: int, into: Floats) -> Handle:
         return self._end.receive(rank, _TAGS + what, into.reshape(-1).view(np.uint8).data)
+
+
+# What a probe found, as a topology.
+
+LEVEL = "rack"
+_UNLIMITED = math.inf
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Which ranks share a host.
+
+    Attributes:
+        names: of the hosts, in the order of their first ranks.
+        host_of: of every rank, its host's place among them.
+    """
+
+    names: tuple[str, ...]
+    host_of: tuple[int, ...]
+
+    @classmethod
+    def of(cls, peers: Sequence[Peer]) -> Homes:
+        """By their addresses; called by them where two have the same name."""
+        addresses = list(dict.fromkeys(peer.address for peer in peers))
+        names = [next(one.names[0] for one in peers if one.address == address) for address in addresses]
+        return cls(
+            tuple(names if len(set(names)) == len(names) else addresses),
+            tuple(addresses.index(peer.address) for peer in peers),
+        )
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The first rank of each."""
+        return tuple(self.host_of.index(host) for host in range(len(self.names)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The ranks of each."""
+        return tuple(self.host_of.count(host) for host in range(len(self.names)))
+
+
+def measured_topology(
+    found: ProbeMeasurement, homes: Homes, name: str = "measured", gpus: Sequence[int] = ()
+) -> Topology:
+    """The topology of the hosts that were measured.
+
+    Rates are of data: what headers take is not in them. A host's is that of its slower direction.
+
+    Args:
+        homes: of the ranks, the first of each of which measured.
+        gpus: of each host; as many as it has ranks where that is more, or unless given.
+    """
+    names = homes.names
+    each = np.maximum(homes.counts, gpus or homes.counts)
+    fitted = found.fit()
+    rates = [fitted.rate(host) for host in range(len(names))]
+    latency_s = np.where(
+        found.latency_s > 0, found.latency_s, np.inf
+    )  # where there are many, not all pairs meet
+    count = len(names)
+    hosts = Hosts(
+        names=tuple(names),
+        gpus=each,
+        gpu_types=("",) * count,
+        nic_bytes_per_s=np.array([_tidy(rate.bytes_per_s) for rate in rates]),
+        nic_latency_s=latency_s.min(1).round(7),
+        fabric_bytes_per_s=np.full(count, _UNLIMITED),
+        island_gpus=each,
+        bus_bytes_per_s=np.full(count, _UNLIMITED),
+    )
+    links = [
+        _link(f"{host} {way}", one)
+        for way, ends in (("out", fitted.out), ("in", fitted.into))
+        for host, one in zip(names, ends, strict=True)
+    ]
+    levels: tuple[Level, ...] = ()
+    if fitted.groups:
+        home = np.full(count, -1, dtype=np.int64)
+        uplinks = []
+        for number, group in enumerate(fitted.groups):
+            home[list(group.hosts)] = number
+            uplinks.append(_tidy(group.uplink.bytes_per_s))
+            links.append(_link(f"{LEVEL} {number} uplink", group.uplink))
+        for host in np.flatnonzero(home < 0).tolist():
+            home[host] = len(uplinks)
+            uplinks.append(_UNLIMITED)
+        domains = tuple(str(number) for number in range(len(uplinks)))
+        levels = (Level(LEVEL, domains, home, np.array(uplinks)),)
+    source = (
+        f"measured by sending {found.sent_bytes / 1e6:.0f} MB in {found.seconds:.1f} s; "
+        f"fair sharing of these links explains half of all rates to {fitted.error:.1%}"
+    )
+    return Topology(name, hosts, levels, source, tuple(links)).check()
+
+
+def _link(name: str, rate: RateInterval) -> MeasuredLink:
+    return MeasuredLink(name, _tidy(rate.bytes_per_s), _tidy(rate.low), _tidy(rate.high))
+
+
+def _tidy(rate_bytes_per_s: float) -> float:
+    """To a thousandth: more digits say nothing."""
+    digits = 3 - math.floor(math.log10(rate_bytes_per_s / 125e3))
+    return round(rate_bytes_per_s / 125e3, digits) * 125e3
+
+
+# What the system says of the network interface that is used: its speed, and the processors near it.
+
+_NET = Path("/sys/class/net")
+_NODES = Path("/sys/devices/system/node")
+
+
+class Affinity(msgspec.Struct, frozen=True):
+    """Of one host.
+
+    Attributes:
+        interface: its name; "" if none has the address.
+        speed_bytes_per_s: by its own account; 0 where it gives none, as virtual ones do.
+        numa_node: that it hangs on; -1 where there is one node only, or none is known.
+        processors: of that node, as the system lists them: "0-15"; "" where none is known.
+    """
+
+    interface: str = ""
+    speed_bytes_per_s: float = 0.0
+    numa_node: int = -1
+    processors: str = ""
+
+    def __str__(self) -> str:
+        from hemiola.core.units import format_rate
+
+        words = [self.interface or "no interface of that address"]
+        if self.speed_bytes_per_s:
+            words.append(f"{format_rate(self.speed_bytes_per_s)} by its own account")
+        if self.numa_node >= 0:
+            words.append(f"NUMA node {self.numa_node}, processors {self.processors}")
+        return ", ".join(words)
+
+
+def own_affinity(address: str, net: Path = _NET, nodes: Path = _NODES) -> Affinity:
+    """Of the interface of this host that has this IPv4 address."""
+    name = interface_of(address)
+    if not name:
+        return Affinity()
+    megabits = _number(net / name / "speed")
+    node = _number(net / name / "device" / "numa_node", -1)
+    processors = ""
+    if node >= 0:
+        processors = _text(nodes / f"node{node}" / "cpulist")
+    return Affinity(name, max(megabits, 0) * 125e3, node, processors)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:  # virtual devices have no such file, or refuse to be read
+        return ""
+
+
+def _number(path: Path, otherwise: int = 0) -> int:
+    text = _text(path)
+    return int(text) if text.lstrip("-").isdecimal() else otherwise
+
+
+# One rank of a probe: meets the others as a training job does, measures, and tells what was found.
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """What the first rank found.
+
+    Attributes:
+        topology: as its file is written.
+        affinities: of the hosts, by name.
+    """
+
+    topology: str
+    affinities: dict[str, Affinity]
+
+
+def probe(seconds_most: float, interface: str = "", timeout_s: float = 60.0) -> Probed | None:
+    """Measure with all ranks of the job that the environment describes; what was found, at the first of them.
+
+    Args:
+        seconds_most: no further pass begins after so long.
+        interface: to use; else as `home_interface` chooses.
+
+    Raises:
+        InputError: the environment describes no job.
+        TransportError: a rank does not come, or is lost.
+    """
+    if missing := missing_variables():
+        raise InputError(
+            f"{', '.join(missing)} not set",
+            "name the hosts: hemiola probe --hosts 'n[0-3]', or start it with torchrun",
+        )
+    try:
+        from torch.distributed import PrefixStore, TCPStore
+    except ImportError as problem:
+        raise InputError("PyTorch is not installed", "pip install 'hemiola[torch]'") from problem
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if ranks < 2:
+        raise InputError("a probe of one rank", "name two hosts or more")
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    options = TransportOptions(interface=interface or home_interface(), timeout_s=timeout_s)
+    with _together(*where, timeout_s):
+        # torchrun keeps one already, from one start of the ranks to the next
+        keeps = rank == 0 and not store_is_kept()
+        begun = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"probe/{begun}", TCPStore(*where, ranks, keeps, timedelta(seconds=timeout_s)))
+        end, peers = meet(store, rank, ranks, options, _word)
+    with end, _together(*where, timeout_s):
+        homes = Homes.of(peers)
+        if len(homes.names) < 2:
+            raise InputError(
+                f"all {ranks} ranks are on {peers[0].address}", "start ranks on two hosts or more"
+            )
+        prober = Prober(end, homes.firsts, timeout_s) if rank in homes.firsts else None
+        found = prober.measure(seconds_most) if prober else None
+        store.set(f"done {rank}", b"")
+        store.wait([f"done {peer}" for peer in range(ranks)])
+    if found is None or rank:
+        return None
+    gpus, words = zip(*(peers[first].word for first in homes.firsts), strict=True)
+    affinities = {
+        name: msgspec.convert(word, Affinity) for name, word in zip(homes.names, words, strict=True)
+    }
+    return Probed(topology_text(measured_topology(found, homes, gpus=gpus)), affinities)
+
+
+def _word(address: str) -> list[Any]:
+    """What a rank says of its host: how many GPUs it sees there, and of the interface with its address."""
+    from torch.cuda import device_count
+
+    return [device_count(), msgspec.to_builtins(own_affinity(address))]
+
+
+@contextmanager
+def _together(address: str, port: int, timeout_s: float) -> Iterator[None]:
+    """What the store says of ranks that do not come, in our words."""
+    try:
+        yield
+    except RuntimeError as problem:
+        raise TransportError(
+            f"the ranks did not meet at {address}:{port} within {timeout_s:g} s: {str(problem).splitlines()[0]}",
+            "are all of them running, and is the port free on the first one's host?",
+        ) from None

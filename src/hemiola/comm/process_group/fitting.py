@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import msgspec
 from torch.distributed import DistNetworkError, DistStoreError, PrefixStore
 
-from hemiola.comm.probe.measure import ProbeMeasurement, Prober
-from hemiola.comm.probe.result import Homes, measured_topology
+from hemiola.comm.probe.measure import Homes, ProbeMeasurement, Prober, measured_topology
 from hemiola.comm.process_group.balanced import Balanced
 from hemiola.comm.process_group.fitted import LATE, Fitted, Refresh
 from hemiola.comm.schedule_executor.flow import Meter

@@ -37,10 +37,9 @@ from hemiola.comm.process_group.collectives import (
     rows,
     scattered,
 )
-from hemiola.comm.process_group.deadlines import LossWatch
 from hemiola.comm.process_group.fitted import Fitted
 from hemiola.comm.process_group.memory import contiguous, reduction, view, writing
-from hemiola.comm.process_group.worker import CollectiveWorker, Pending
+from hemiola.comm.process_group.worker import CollectiveWorker, LossWatch, Pending
 from hemiola.comm.transport import Endpoint, Handle, TransportOptions
 from hemiola.comm.transport.endpoint import meet
 from hemiola.comm.transport.home import home_interface

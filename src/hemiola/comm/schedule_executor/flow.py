@@ -15,8 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hemiola.comm.schedule_executor.layout import Memory, Rooms, ScratchMemory
-from hemiola.comm.schedule_executor.script import NOBODY
+from hemiola.comm.schedule_executor.layout import NOBODY, Memory, Rooms, ScratchMemory
 from hemiola.comm.transport import Endpoint, Handle
 from hemiola.plan.collective.balance import Received
 

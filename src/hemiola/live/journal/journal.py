@@ -24,7 +24,7 @@ from hemiola.live.journal.records import (
 try:
     from hemiola.live.journal import reading, writing
     from hemiola.live.journal.database import Database
-    from hemiola.live.journal.schema import MIGRATIONS, bring_up_to_date, check_schema, is_current
+    from hemiola.live.journal.tables import MIGRATIONS, bring_up_to_date, check_schema, is_current
 
     if find_spec("alembic") is None:  # imported where a schema is to be changed
         raise ModuleNotFoundError(name="alembic")

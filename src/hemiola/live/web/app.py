@@ -19,8 +19,7 @@ from starlette.types import ASGIApp
 from hemiola.core.errors import HemiolaError, InputError
 from hemiola.live.web import schema
 from hemiola.live.web import schema as values
-from hemiola.live.web.metrics import CONTENT_TYPE, Metrics
-from hemiola.live.web.queries import Queries
+from hemiola.live.web.queries import CONTENT_TYPE, Metrics, Queries
 from hemiola.live.web.responses import NotThereError
 from hemiola.live.web.security import Guard, Rates, Tokens, problem_body
 

@@ -11,9 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from hemiola.profiler.trace.collectives import Collectives, Groups
+from hemiola.profiler.trace.collectives import Collectives, Groups, install_kernels
 from hemiola.profiler.trace.inject._hemiola_when_imported import when_imported
-from hemiola.profiler.trace.kernels import install_kernels
 from hemiola.profiler.trace.profile import Profiling
 from hemiola.profiler.trace.recorder import IterationRecorder
 from hemiola.profiler.trace.values import Instant, RecordedTransfer, TransferGate

@@ -18,13 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hemiola.profiler.trace import collectives, hooks, kernels, profile, recorder, values
+from hemiola.profiler.trace import collectives, hooks, profile, recorder, values
 from hemiola.profiler.trace import collectives as buckets
-from hemiola.profiler.trace.collectives import Buckets, Groups
+from hemiola.profiler.trace.collectives import Buckets, Groups, hide
 from hemiola.profiler.trace.demands import Demands, demand_path
 from hemiola.profiler.trace.hooks import Hooks
 from hemiola.profiler.trace.keeper import Keeper, Reporting
-from hemiola.profiler.trace.kernels import hide
 from hemiola.profiler.trace.parts import NoPart, PartWriter
 from hemiola.profiler.trace.peers import Peers
 from hemiola.profiler.trace.profile import Profiling
@@ -74,7 +73,7 @@ class TraceSession:
         TraceSession.count += 1
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
-        hide(recorder, kernels, collectives, buckets, values, profile, with_callees=True)
+        hide(recorder, collectives, buckets, values, profile, with_callees=True)
         hide(hooks, with_callees=False)  # beneath these runs the script's own code
         self._hooks.install()
         reducers = self._hooks.collectives.reducers
@@ -153,7 +152,7 @@ class TraceSession:
         import torch
 
         if self._keeper is not None and torch.cuda.is_initialized():
-            from hemiola.profiler.trace.kernels import DeviceClock
+            from hemiola.profiler.trace.collectives import DeviceClock
 
             device = DeviceClock(self.recorder.now)
             self._keeper.device = device

@@ -16,8 +16,12 @@ from hemiola.core.topology import Topology
 from hemiola.report.document import write_page
 from hemiola.report.network.figures import HostGroup, NetworkFigures, Rate, network_figures
 from hemiola.report.network.page import render_network
-from hemiola.report.network.schedule_page import render_schedule
-from hemiola.report.network.schedule_words import ScheduleFigures, ScheduleTable, schedule_figures
+from hemiola.report.network.schedule_page import (
+    ScheduleFigures,
+    ScheduleTable,
+    render_schedule,
+    schedule_figures,
+)
 from hemiola.report.network.words import NetworkTable
 from hemiola.trace.atomic import replacing
 from hemiola.trace.jobs.json_stream import JsonStream, decoding, looks_like_json, opened, read_all

@@ -5,9 +5,9 @@ each other, a step may wait for one of another block, and the k-th send between 
 the k-th receive. Here, moves wait for what they read and write.
 """
 
+from hemiola.trace.msccl.document import beyond_limits
 from hemiola.trace.msccl.joined import Equal, equal_chunks
 from hemiola.trace.msccl.reading import parse_msccl, read_msccl
-from hemiola.trace.msccl.words import beyond_limits
 from hemiola.trace.msccl.writing import msccl_text, write_msccl
 
 __all__ = ["Equal", "beyond_limits", "equal_chunks", "msccl_text", "parse_msccl", "read_msccl", "write_msccl"]

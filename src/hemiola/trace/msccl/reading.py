@@ -8,10 +8,21 @@ from pathlib import Path
 
 from hemiola.core.collective.schedule import Buffer, ChunkPlace, Collective, CollectiveSchedule, check_size
 from hemiola.core.errors import InputError
-from hemiola.trace.msccl.document import children, elements, given, number
-from hemiola.trace.msccl.joined import joined_moves
-from hemiola.trace.msccl.waiting import BlockStep
-from hemiola.trace.msccl.words import BUFFERS, COLLECTIVES, KINDS, RECEIVES, SENDS, SLOTS, SOURCES, TARGETS
+from hemiola.trace.msccl.document import (
+    BUFFERS,
+    COLLECTIVES,
+    KINDS,
+    RECEIVES,
+    SENDS,
+    SLOTS,
+    SOURCES,
+    TARGETS,
+    children,
+    elements,
+    given,
+    number,
+)
+from hemiola.trace.msccl.joined import BlockStep, joined_moves
 from hemiola.trace.results import read_bytes
 
 __all__ = ["parse_msccl", "read_msccl"]

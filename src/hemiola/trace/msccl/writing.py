@@ -9,7 +9,7 @@ from pathlib import Path
 from hemiola.core.collective.schedule import Buffer, ChunkMove, ChunkPlace, CollectiveSchedule
 from hemiola.core.errors import ScheduleError
 from hemiola.trace.atomic import replacing
-from hemiola.trace.msccl.words import BUFFERS, NAMES
+from hemiola.trace.msccl.document import BUFFERS, NAMES
 
 __all__ = ["msccl_text", "write_msccl"]
 

@@ -21,9 +21,14 @@ import msgspec
 
 from hemiola.core.errors import DAMAGED, FormatError, InputError
 from hemiola.core.topology import Topology
-from hemiola.trace.topologies.levels import HARDWARE_OPTIONS, LEVEL_OPTIONS, make_hosts, make_levels
+from hemiola.trace.topologies.levels import (
+    HARDWARE_OPTIONS,
+    LEVEL_OPTIONS,
+    make_hosts,
+    make_levels,
+    only_usable,
+)
 from hemiola.trace.topologies.options import TopologyOptions, whole
-from hemiola.trace.topologies.usable import only_usable
 
 __all__ = ["read_nodes"]
 

@@ -21,9 +21,18 @@ from patience import patience
 from ranks import SOURCE, Rank
 
 from hemiola.cli.collective import probe as probe_verb
-from hemiola.comm.probe.measure import AT_ONCE, Arrivals, ProbeMeasurement, Prober, exchange
-from hemiola.comm.probe.meeting import Probed, probe
-from hemiola.comm.probe.result import Homes, measured_topology, own_affinity
+from hemiola.comm.probe.measure import (
+    AT_ONCE,
+    Arrivals,
+    Homes,
+    Probed,
+    ProbeMeasurement,
+    Prober,
+    exchange,
+    measured_topology,
+    own_affinity,
+    probe,
+)
 from hemiola.comm.transport import Endpoint
 from hemiola.comm.transport.endpoint import Peer
 from hemiola.core.errors import InputError, TransportError
@@ -173,7 +182,7 @@ def test_what_was_measured_is_written_whoever_reads(
 ) -> None:
     topology = Topology.flat(hosts=2, gpus_per_host=1)
     monkeypatch.setattr(
-        "hemiola.comm.probe.meeting.probe", lambda *given: Probed(topology_text(topology), {})
+        "hemiola.comm.probe.measure.probe", lambda *given: Probed(topology_text(topology), {})
     )
     with redirect_stdout(unread), pytest.raises(SystemExit):
         probe_verb(output=tmp_path / "network.toml")

@@ -12,8 +12,7 @@ import pytest
 import torch
 from patience import patience
 
-from hemiola.comm.process_group.deadlines import Deadlines
-from hemiola.comm.process_group.worker import Pending
+from hemiola.comm.process_group.worker import Deadlines, Pending
 from hemiola.core.errors import TransportError
 
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import patience
 
-from hemiola.comm.process_group import deadlines
+from hemiola.comm.process_group import worker
 from hemiola.comm.process_group.collectives import Channel, Doubling
-from hemiola.comm.process_group.deadlines import LossWatch
+from hemiola.comm.process_group.worker import LossWatch
 from hemiola.comm.transport import loop
 
 
@@ -101,7 +101,7 @@ def cut(end) -> None:
 
 
 def test_a_lost_rank_ends_it_on_all_ranks_also_where_nobody_awaits_it(monkeypatch):
-    monkeypatch.setattr(deadlines, "GRACE_S", 0.2)
+    monkeypatch.setattr(worker, "GRACE_S", 0.2)
     with connected(4) as ends:
         sides = [Rank(end) for end in ends]
         for side in sides[:3]:  # rank 0 awaits 1 and 2, rank 1 awaits 0 and 3, rank 2 awaits 3 and 0

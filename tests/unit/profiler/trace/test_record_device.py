@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from hemiola.profiler.trace.kernels import DeviceClock
+from hemiola.profiler.trace.collectives import DeviceClock
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

@@ -14,7 +14,7 @@ from report_sample import ddp
 from rich.console import Console
 
 from hemiola.analysis.job.metrics import job_metrics
-from hemiola.cli.inspect import inspect
+from hemiola.cli.trace import inspect
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import Rank
 from hemiola.report.job.inspection import INSPECTION_SCHEMA, inspection_as_json, write_inspection

@@ -15,7 +15,7 @@ from hemiola.core.topology import Topology
 from hemiola.live.check import Check, problem_check
 from hemiola.live.engines.ray.client import Ray
 from hemiola.live.engines.ray.kv_store import HOLDS, WRAPPER, Wrapper, use_token
-from hemiola.live.engines.ray.topology import ray_topology
+from hemiola.live.engines.ray.snapshot import ray_topology
 from hemiola.live.engines.ray.wire import ENDED, RayNodeRow, RayReply, read_answer
 
 __all__ = ["ray_checks"]

@@ -38,8 +38,7 @@ from hemiola.live.engines.ray.diff import RayDiff, outcome_of, why_held
 from hemiola.live.engines.ray.job_spec import Wish, job_of, take_up, wish_of
 from hemiola.live.engines.ray.kv_store import ADVICE, HOLDS, PLACE, JobPlace, group_name
 from hemiola.live.engines.ray.release import hand_back
-from hemiola.live.engines.ray.resources import RayResources
-from hemiola.live.engines.ray.snapshot import RaySnapshot, RayWatcher, stray_groups, stray_notes
+from hemiola.live.engines.ray.snapshot import RayResources, RaySnapshot, RayWatcher, stray_groups, stray_notes
 from hemiola.live.engines.ray.tracked_job import RayRecoveryKey, RayTrackedJob
 from hemiola.live.engines.ray.wire import ENDED, RayJobRow
 from hemiola.live.live_driver import Vanished

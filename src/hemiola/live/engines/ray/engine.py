@@ -31,7 +31,7 @@ def _connect(to: EngineConnection) -> Ray:
 
 
 def _topology(ray: Ray) -> Topology:
-    from hemiola.live.engines.ray.topology import ray_topology
+    from hemiola.live.engines.ray.snapshot import ray_topology
 
     return ray_topology(ray)
 

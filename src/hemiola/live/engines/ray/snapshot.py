@@ -5,22 +5,33 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.errors import DAMAGED
+from hemiola.core.errors import DAMAGED, InputError
+from hemiola.core.events import Event, ResourcesOffered, ResourcesRequested
+from hemiola.core.resources import ResourceRequest, Resources
 from hemiola.core.topology import Topology
 from hemiola.live.engines.ray.client import Ray
-from hemiola.live.engines.ray.kv_store import ADVICE, ALONE, PLACE, WRAPPER, JobPlace, Wrapper
+from hemiola.live.engines.ray.kv_store import ADVICE, ALONE, PLACE, TYPE, WRAPPER, JobPlace, Wrapper
 from hemiola.live.engines.ray.tracked_job import RayTrackedJob
 from hemiola.live.engines.ray.wire import ENDED, GroupRow, RayJobRow, RayNodeRow, RayReply, read_answer
+from hemiola.trace.topologies.levels import HARDWARE_OPTIONS, LEVEL_OPTIONS, make_hosts, make_levels
+from hemiola.trace.topologies.options import TopologyOptions
 
-__all__ = ["RaySnapshot", "RayWatcher", "is_late", "stray_groups", "stray_notes"]
-
+__all__ = [
+    "RayResources",
+    "RaySnapshot",
+    "RayWatcher",
+    "is_late",
+    "ray_topology",
+    "stray_groups",
+    "stray_notes",
+]
 
 Note = TypeVar("Note")
 _log = logging.getLogger("hemiola.ray")
@@ -235,3 +246,98 @@ def stray_notes(look: RaySnapshot) -> Iterator[str]:
     for job in look.wrappers.keys() - live:
         yield from (ADVICE + job, WRAPPER + job)
     yield from (PLACE + job for job in look.places.keys() - live)
+
+
+# The cluster as the labels of Ray's nodes say: `ray start --node-name=n1 --labels="rack=r0,pod=p0"`.
+
+LEVELS = ("rack", "block", "pod", "zone")
+"""Labels that are looked for, narrow to wide."""
+
+
+def ray_topology(ray: Ray, options: Mapping[str, str] | None = None) -> Topology:
+    """Nodes with GPUs, by the labels that all of them have.
+
+    Args:
+        options: of hosts and levels (`nic=200gbit`, `oversubscription=4`); `labels=rack+pod` names the labels.
+
+    Raises:
+        EngineError: Ray does not answer.
+        InputError: there is no node with GPUs, or one lacks a label that others have.
+    """
+    given = TopologyOptions(options or {}, f"ray:{ray.address}")
+    given.only((*HARDWARE_OPTIONS, *LEVEL_OPTIONS, "labels", "name"))
+    nodes = sorted((node for node in read_answer(ray.ask("look", [])).nodes if node.gpus), key=_name)
+    if not nodes:
+        raise InputError(f"no node of the Ray at {ray.address} has GPUs", "ray start --num-gpus=8 ...")
+    keys = given.words("labels") or [key for key in LEVELS if any(key in node.labels for node in nodes)]
+    for node in nodes:
+        if missing := [key for key in keys if not node.labels.get(key)]:
+            raise InputError(
+                f"the node {_name(node)} has no label {missing[0]!r}", "give it one: ray start --labels=..."
+            )
+    types = [node.labels.get(TYPE, "") for node in nodes]
+    hosts = make_hosts(given, [_name(node) for node in nodes], [node.gpus for node in nodes], types)
+    levels = make_levels(hosts, keys, [[node.labels[key] for node in nodes] for key in keys], given)
+    facts = [f"the nodes of the Ray at {ray.address}" + (f" by {', '.join(keys)}" if keys else "")]
+    return Topology(given.values.get("name", "ray"), hosts, levels, given.notes(facts)).check()
+
+
+def _name(node: RayNodeRow) -> str:
+    return node.names[0]
+
+
+# What jobs and nodes of a Ray have beside GPUs, as the state machine counts them: processors. Groups ask for no more.
+
+
+class RayResources:
+    """Tells the state machine of it: of jobs once, of nodes when it changes."""
+
+    def __init__(self) -> None:
+        self._claimed: set[str] = set()
+        self._others: dict[int, tuple[float, float]] = {}
+        self._told: dict[int, tuple[Resources, Resources]] = {}
+
+    def events(self, look: RaySnapshot, jobs: Iterable[RayTrackedJob], now_s: float) -> list[Event]:
+        """What is new; nothing where Ray does not say what its nodes have."""
+        if not look.cpus:
+            return []
+        jobs = [known for known in jobs if not known.refused]
+        new = [known for known in jobs if known.cpus and known.job.id not in self._claimed]
+        self._claimed = {known.job.id for known in jobs if known.cpus}
+        claims = [
+            ResourcesRequested(now_s, known.job.id, ResourceRequest(cpus_per_gpu=float(known.cpus)))
+            for known in new
+        ]
+        return [*self._furnished(look, _taken(look, jobs), now_s), *claims]
+
+    def _furnished(self, look: RaySnapshot, taken: Counter[int], now_s: float) -> list[Event]:
+        events: list[Event] = []
+        for host, (cpus, free) in look.cpus.items():
+            others = self._steadily(host, max(0.0, cpus - free - taken[host]), now_s)
+            ours, total = Resources(cpus - others), Resources(cpus)
+            if self._told.get(host) != (ours, total):
+                self._told[host] = ours, total
+                events.append(ResourcesOffered(now_s, host, ours, total))
+        return events
+
+    def _steadily(self, host: int, others: float, now_s: float) -> float:
+        """What others use counts once it has been the same for some time, as it does of GPUs."""
+        before, since_s = self._others.get(host, (others, float("-inf")))
+        since_s = since_s if abs(before - others) < TINY else now_s
+        self._others[host] = others, since_s
+        if now_s - since_s >= STEADY_S or host not in self._told:
+            return others
+        ours, total = self._told[host]
+        assert ours.cpus is not None and total.cpus is not None
+        return total.cpus - ours.cpus
+
+
+def _taken(look: RaySnapshot, jobs: Iterable[RayTrackedJob]) -> Counter[int]:
+    """By host, the processors of groups that stand: what the state machine counts itself."""
+    taken: Counter[int] = Counter()
+    for known in jobs:
+        place = look.placement(known.group) if known.group and known.wanted is not None else None
+        if place is not None:
+            for host, mask in zip(place.hosts, place.masks, strict=True):
+                taken[host] += known.cpus * mask.bit_count()
+    return taken

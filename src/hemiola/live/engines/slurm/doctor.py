@@ -19,8 +19,7 @@ from hemiola.cost.iteration import IterationModel
 from hemiola.live.check import Check, alive_checks, problem_check
 from hemiola.live.engines.slurm.client import Slurm, settings_of
 from hemiola.live.engines.slurm.job_spec import is_slurms, is_user_held, job_of, shape
-from hemiola.live.engines.slurm.snapshot import everywhere, most_gpus
-from hemiola.live.engines.slurm.topology import slurm_topology
+from hemiola.live.engines.slurm.snapshot import everywhere, most_gpus, slurm_topology
 from hemiola.live.engines.slurm.wire import SlurmJobRow, Words
 from hemiola.live.job_labels import profiles_by_model
 from hemiola.live.polling_driver import USUAL_S

@@ -35,8 +35,7 @@ from hemiola.live.engines.slurm.diff import SlurmDiff, StartLimits, outcome_of
 from hemiola.live.engines.slurm.executor import Binder
 from hemiola.live.engines.slurm.job_spec import asks_otherwise, is_user_held, unnamed, wants_features
 from hemiola.live.engines.slurm.release import HandingBack
-from hemiola.live.engines.slurm.resources import SlurmResources
-from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmSnapshot, SlurmWatcher
+from hemiola.live.engines.slurm.snapshot import ENDED, HOLDS, SlurmResources, SlurmSnapshot, SlurmWatcher
 from hemiola.live.engines.slurm.tracked_job import SlurmRecoveryKey, SlurmTrackedJob
 from hemiola.live.engines.slurm.wire import SlurmJobRow
 from hemiola.live.live_driver import Vanished

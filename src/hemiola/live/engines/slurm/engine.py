@@ -83,7 +83,7 @@ def _connect(to: EngineConnection) -> SlurmPartition:
 
 
 def _topology(its: SlurmPartition) -> Topology:
-    from hemiola.live.engines.slurm.topology import slurm_topology
+    from hemiola.live.engines.slurm.snapshot import slurm_topology
 
     return slurm_topology(its.commands)
 

@@ -1,4 +1,4 @@
-"""Run by Alembic, on the connection and inside the transaction that `live.journal.schema` hands it."""
+"""Run by Alembic, on the connection and inside the transaction that `live.journal.tables` hands it."""
 
 from alembic import context
 

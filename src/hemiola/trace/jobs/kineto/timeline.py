@@ -17,8 +17,7 @@ import numpy as np
 from hemiola.core.errors import InputError
 from hemiola.core.job_timeline import Ints, JobTimeline, TimelineBuilder
 from hemiola.trace.jobs.collectives import MEETINGS, Meeting, offset_between, on_one_clock
-from hemiola.trace.jobs.kineto.communication import Communication, communications
-from hemiola.trace.jobs.kineto.file import KinetoFile, read_file, steps_at
+from hemiola.trace.jobs.kineto.file import Communication, KinetoFile, communications, read_file, steps_at
 from hemiola.trace.struct_json import as_text
 
 __all__ = ["KinetoJob", "read_kineto", "read_kineto_job"]
