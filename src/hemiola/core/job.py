@@ -386,7 +386,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         done_s: of its work, what was done, in seconds at ideal speed.
         served_s, queued_s, withheld_s: seconds with GPUs, waiting, and held.
-        preemptions: how often it was stopped.
+        preemptions, migrations: how often it was stopped, and moved.
     """
 
     done_s: float = 0.0
@@ -394,6 +394,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True):
     queued_s: float = 0.0
     withheld_s: float = 0.0
     preemptions: int = 0
+    migrations: int = 0
 
 
 def history_of(row: JobHistory) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
         """What it has had before its present status, and what it has done by `now`."""
         return JobHistory(
             done_s=self.done_at(now), served_s=self.served_s, queued_s=self.queued_s, withheld_s=self.withheld_s,
-            preemptions=self.preemptions,
+            preemptions=self.preemptions, migrations=self.migrations,
         )  # fmt: skip
 
     def remember(self, history: JobHistory) -> None:

@@ -332,7 +332,7 @@ def _job(
         since_s=since_s, first_started_s=seen.first_started_s, ended_s=seen.ended_s, outcome=seen.outcome, why=why,
         placement=_parts(topology, seen.placement), served_s=seen.served_s + (lasts_s if running else 0.0),
         queued_s=seen.queued_s + seen.withheld_s + (0.0 if running or ended else lasts_s), declared_s=declared_s,
-        preemptions=seen.preemptions, binds_failed=seen.binds_failed,
+        preemptions=seen.preemptions, migrations=seen.migrations, binds_failed=seen.binds_failed,
         predicted_iteration_s=speed[0], predicted_slowdown=speed[1], measured_iteration_s=seen.iteration_s,
     )  # fmt: skip
 

@@ -176,6 +176,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         predicted_iteration_s, predicted_slowdown: by the cost model, on its placement and beside the present
             others; over the best placement alone. Null where its profile is not known, or it does not run.
         measured_iteration_s: as the job reports it; null where it does not.
+        preemptions, migrations: how often it was stopped, and moved.
         binds_failed: how often in a row the engine did not take a placement.
     """
 
@@ -198,6 +199,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     queued_s: float
     declared_s: float | None
     preemptions: int
+    migrations: int
     binds_failed: int
     predicted_iteration_s: float | None
     predicted_slowdown: float | None

@@ -150,7 +150,7 @@ function drawChosen() {
   const facts = [
     ["State", job.state === "ended" ? `ended: ${job.outcome}` : job.state], ["Why", job.why || "–"], ["Engine's id", job.engine_id], ["UUID", job.id], ["User", job.user],
     ["GPUs", `${job.gpus}${job.required ? `, within one ${job.required}` : ""}`], ["Model", job.model || "not named"], ["Submitted", clock(job.submitted_s, true)],
-    ["Waited", duration(job.queued_s)], ["Ran", duration(job.served_s)], ["Run time declared", duration(job.declared_s)], ["Stopped", count(job.preemptions, "time")],
+    ["Waited", duration(job.queued_s)], ["Ran", duration(job.served_s)], ["Run time declared", duration(job.declared_s)], ["Stopped", count(job.preemptions, "time")], ["Moved", count(job.migrations, "time")],
     ["Where", job.placement.length ? places(job.placement) : "–"],
     job.predicted_iteration_s === null ? null : ["Iteration, predicted", `${job.predicted_iteration_s.toPrecision(3)} s, ${job.predicted_slowdown.toFixed(2)}× the best`],
     job.measured_iteration_s === null ? null : ["Iteration, measured", `${job.measured_iteration_s.toPrecision(3)} s`],
