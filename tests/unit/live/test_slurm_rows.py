@@ -412,7 +412,8 @@ def test_what_a_job_had_goes_on_while_nobody_looks():
     )
     assert memory.history(80.0, running=True)["since_s"] == 50.0
     assert memory.history(80.0, running=False) == {
-        "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "withheld_s": 7.0, "preemptions": 0, "since_s": 80.0, "service_gpu_s": None,
+        "done_s": 0.0, "served_s": 35.0, "queued_s": 0.0, "withheld_s": 7.0, "preemptions": 0, "migrations": 0, "since_s": 80.0,
+        "service_gpu_s": None,
     }  # fmt: skip
     works = msgspec.structs.replace(memory, done_s=4.0, settled_s=60.0, pace=0.5)
     for running in (True, False):
