@@ -85,10 +85,10 @@ class League(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     skip_bad_rows: bool = False
 
 
-_SMALL = "leaf-spine:hosts=16,gpus_per_host=8,hosts_per_rack=4"
+_SMALL = "leaf-spine:hosts=16,gpus_per_host=4,hosts_per_rack=4"
 DEFAULT_LEAGUE = League(
     traces={
-        "lingjun-like": "generated:jobs=500,mix=lingjun,largest=64",
+        "lingjun-like": "generated:jobs=500,mix=lingjun,largest=32",
         "muri-like": "generated:jobs=500,mix=muri",
         "philly-like": "generated:jobs=500,mix=philly,arrivals=diurnal",
         "helios-like, elastic": "generated:jobs=500,mix=helios,largest=64,arrivals=burst,elastic=0.5",
@@ -97,11 +97,11 @@ DEFAULT_LEAGUE = League(
         "25 Gbit/s, 4:1": f"{_SMALL},nic=25gbit,oversubscription=4",
         "100 Gbit/s, 1:1": f"{_SMALL},nic=100gbit,oversubscription=1",
     },
+    loads=("0.7", "1.0", "1.5"),
     mixes={"lingjun-like": "lingjun-like", "muri-like": "muri"},
     recorded_on=f"{_SMALL},nic=100gbit,oversubscription=1",
-    seeds=3,
 )
-"""What `hemiola league` plays where no trace is given: generated ones, on 128 GPUs."""
+"""What `hemiola league` plays where no trace is given: generated ones, on 64 GPUs of 16 hosts in 4 racks."""
 
 REAL = {
     "philly": "philly/philly.csv.gz",
@@ -445,8 +445,8 @@ def _entry(run: Run, never: set[str], topology: Topology, began_s: float) -> Lea
         preemptions=whole.preemptions,
         exposed_fraction=whole.exposed_communication_fraction,
         cpu_s=run.cpu_s,
-        utility=getattr(run, "utility", None),
-        certificate=getattr(run, "certificate", None),
+        utility=getattr(whole, "utility", None),
+        certificate=getattr(whole, "certificate", None),
     )
 
 
