@@ -1,4 +1,4 @@
-"""Hemiola's own policy: what the league of the others taught, in five rules. No true run time is used.
+"""Hemiola's own policy: what the league of the others taught, in six rules. No true run time is used.
 
 **1. Who goes first: expected service per chance to end.** Of a job that has done work `a` only the past tells what is left.
 Let S be the work of a job (seconds at its ideal speed), g its GPUs, and
@@ -23,7 +23,12 @@ cost its GPUs: (stay r(a) - switch) g. Two jobs alike take turns at ages that gr
 `slack` times slower than at its best; for a narrower one than that it waits, or others make way by rule 3. Timers (Dally) won
 too little over that to be worth their parameters.
 
-**5. Elastic sizes.** Who may be smaller starts smaller rather than wait; others shrink for it before anybody is stopped; what
+**5. Prices for uplinks.** Who crosses links that others cross slows them, too. A place over several hosts is taken if the speed
+that the job would have there, less what the others would lose (weighted by GPUs), is at least 1 / slack of its speed at its best;
+else a narrower one is looked for, and then it waits. Two jobs that would each run at half speed go one after the
+other, so that one of them ends in half the time. Sharing is taken as equal and all the time, which errs to the side of waiting.
+
+**6. Elastic sizes.** Who may be smaller starts smaller rather than wait; others shrink for it before anybody is stopped; what
 nobody wants goes to whom it speeds up most. These are the moves of `elastic`.
 
 A gang of more than half the cluster never finds its GPUs free while smaller jobs come and go, though they leave enough in sum: such a
@@ -36,6 +41,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,8 +49,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hemiola.core.decisions import Decision, Start, Stop, WakeAt
+from hemiola.core.decisions import Decision, Placement, Start, Stop, WakeAt
 from hemiola.core.errors import PolicyError
+from hemiola.sched.crossing import CROSSING, Crosser, CrossingJobs
 from hemiola.sched.job_state import ENDED, RUNNING, WAITING, JobState
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policies.elastic import ElasticSharing
@@ -90,8 +97,7 @@ def survival(ended_s: ArrayLike, going_s: ArrayLike, prior: float) -> tuple[Floa
     going = np.sort(np.asarray(going_s, dtype=np.float64))
     at_risk = np.cumsum(weights[::-1])[::-1] + len(going) - np.searchsorted(going, times, side="left")
     left = 1.0 - weights / at_risk
-    shares: Floats = np.cumprod(np.where(left > EPSILON_S, left, 0.0))
-    return times, shares
+    return times, np.cumprod(np.where(left > EPSILON_S, left, 0.0), dtype=np.float64)
 
 
 def expected_service(times: Floats, shares: Floats, ages: Floats) -> tuple[float, ...]:
@@ -129,13 +135,19 @@ class Outlook:
         halved: how often its rank was halved because it waited.
         switch_s: what stopping it costs.
         widest: tier that it accepts.
+        demand: (compute_s, traffic_bytes, hidden_s) of an iteration.
     """
 
-    __slots__ = ("halved", "step", "switch_s", "widest")
+    __slots__ = ("demand", "halved", "step", "switch_s", "widest")
 
-    def __init__(self, switch_s: float, widest: int) -> None:
+    def __init__(self, switch_s: float, widest: int, demand: tuple[float, float, float]) -> None:
         self.step = self.halved = 0
-        self.switch_s, self.widest = switch_s, widest
+        self.switch_s, self.widest, self.demand = switch_s, widest, demand
+
+    def iteration_s(self, alone_s: float, sharing: int) -> float:
+        """With so many jobs on its slowest link, over which its traffic takes `alone_s` alone."""
+        compute_s, _, hidden_s = self.demand
+        return compute_s + max(0.0, sharing * alone_s - hidden_s)
 
 
 class Outlooks(Index):
@@ -162,7 +174,8 @@ class Outlooks(Index):
             self.changed.pop(job.index, None)
             return
         if job.note is None:
-            job.note = Outlook(self._view.estimates.switch_s(job), self._accepts(job))
+            told = self._view.estimates
+            job.note = Outlook(told.switch_s(job), self._accepts(job), told.demand(job))
         self.elastic = self.elastic or job.elastic
         outlook: Outlook = job.note
         outlook.step = bisect_right(EDGES_S, job.done_at(now) + EPSILON_S)
@@ -239,10 +252,24 @@ class ByRank(Order):
         return job.asked_gpus * kept_s, -math.inf
 
     def group(self, job: JobState) -> Hashable:
-        return job.shape, job.note.widest, job.job.sizes if job.elastic else None
+        outlook: Outlook = job.note
+        return job.shape, outlook.widest, outlook.demand, job.job.sizes if job.elastic else None
 
     def _rank_s(self, outlook: Outlook) -> float:
         return self.ranks_s[outlook.step] / 2.0**outlook.halved
+
+
+def _loss(other: Crosser, crossed: Counter[int], links: tuple[int, ...]) -> float:
+    """GPUs' worth of speed that a crosser loses if one more job crosses these links."""
+    shared = [link for link in other.links if link in links]
+    if not shared:
+        return 0.0
+    outlook: Outlook = other.job.note
+    now = max(crossed[link] for link in other.links)
+    then = max(now, 1 + max(crossed[link] for link in shared))
+    return other.job.gpus * (
+        1.0 - outlook.iteration_s(other.alone_s, now) / outlook.iteration_s(other.alone_s, then)
+    )
 
 
 @dataclass(frozen=True)
@@ -315,12 +342,37 @@ class Hemiola(Policy):
             widest: int = job.note.widest
             if outlooks.elastic:
                 yield from SHARING.start(view, job, says, widest)
-            elif (place := find(view.inventory, job, PLACEMENT, widest)) is not None:
+            elif (place := self._place(view, job, widest)) is not None:
                 yield Start(job.id, place, f"{says}; {PLACEMENT.says}")
             if job.status == WAITING:
                 yield from self._displace(view, queue, job, widest)
             if job.status == WAITING:
                 queue.block(job)
+
+    def _place(self, view: ClusterView, job: JobState, widest: int) -> Placement | None:
+        """Where there is room at a price that pays, the widest tier first as that has the most."""
+        while (place := find(view.inventory, job, PLACEMENT, widest)) is not None:
+            if len(place.hosts) == 1 or self._pays(view, job, place):
+                return place
+            widest = view.topology.span(place.hosts) - 1
+            if widest < job.narrowest:
+                return None
+        return None
+
+    def _pays(self, view: ClusterView, job: JobState, place: Placement) -> bool:
+        """Rule 5: whether what it gains there is worth what those lose whose links it would cross."""
+        crossing: CrossingJobs = view.index(CROSSING)
+        links, bytes_per_s = crossing.links_of(place)
+        outlook: Outlook = job.note
+        alone_s = outlook.demand[1] / bytes_per_s
+        crossed = Counter(link for other in crossing.running() for link in other.links)
+        most = max((crossed[link] for link in links), default=0)
+        if not alone_s or not most:  # nobody is there: its tier alone decides, and it accepts that
+            return True
+        alike = outlook.iteration_s(alone_s, 1) / outlook.iteration_s(alone_s, most + 1)
+        speed = alike / view.estimates.slowdown(job, view.topology.span(place.hosts))
+        lost = sum(_loss(other, crossed, links) for other in crossing.running())
+        return speed - lost / job.gpus >= 1.0 / self.slack
 
     def _displace(self, view: ClusterView, queue: Queue, job: JobState, widest: int) -> Iterator[Decision]:
         """Take the GPUs of jobs that are worth less by so much that it pays."""
