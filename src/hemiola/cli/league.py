@@ -26,6 +26,7 @@ def league(
     champion: str = "",
     load: Annotated[tuple[str, ...], Several] = (),
     seeds: int | None = None,
+    first_seed: int | None = None,
     jobs: int | None = None,
     longest: str | None = None,
     recorded_on: str = "",
@@ -57,9 +58,11 @@ def league(
     champion
         The policy that is compared with the others; hemiola unless given.
     load
-        Arrivals are stretched to each of these; "recorded" leaves them as they are. 0.8 and 1.2 unless given.
+        Arrivals are stretched to each of these; "recorded" leaves them as they are. 0.8 and 1.2 unless given (the default league: 0.7, 1.0 and 1.5).
     seeds
         Slices per cell, each another stretch of the trace.
+    first_seed
+        The first of them; another one than 0 confirms on fresh slices what was chosen on the first.
     jobs
         Consecutive jobs that make a slice.
     longest
@@ -105,7 +108,7 @@ def league(
         if missing:
             terminal(stderr=True).print(f"{folder} has no {', '.join(missing)}", highlight=False)
     texts = {"champion": champion, "recorded_on": recorded_on}
-    numbers = {"seeds": seeds, "jobs": jobs, "longest": longest}
+    numbers = {"seeds": seeds, "first_seed": first_seed, "jobs": jobs, "longest": longest}
     changes: dict[str, object] = {name: value for name, value in texts.items() if value}
     changes |= {name: value for name, value in numbers.items() if value is not None}
     lists = {

@@ -445,7 +445,7 @@ def _about(league: League) -> str:
         *((f"trace {name}", where) for name, where in league.traces.items()),
         *((f"fabric {name}", where) for name, where in league.fabrics.items()),
         ("loads", ", ".join(league.loads)),
-        ("slices", f"{league.seeds} of {league.jobs} consecutive jobs, run times cut at {league.longest or 'nothing'}"),
+        ("slices", f"{league.seeds} of {league.jobs} consecutive jobs, seeds from {league.first_seed}, run times cut at {league.longest or 'nothing'}"),
         ("recorded on", league.recorded_on or "each fabric itself"),
         ("subset", f"{', '.join(league.subset) or 'none'}; {league.subset_seeds} slices of each trace's first load on the first fabric"),
         ("blocks", f"{league.block} consecutive arrivals"),

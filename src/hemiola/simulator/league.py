@@ -56,6 +56,7 @@ class League(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         champion: the policy that is compared with the best other one of each cell.
         loads: "1.2" for arrivals stretched to that load, "recorded" for arrivals as they are.
         seeds: slices per cell.
+        first_seed: of them; another one than 0 confirms on fresh slices what was chosen on the first.
         jobs: of a slice.
         longest: run times are cut there ("24h"), lest one job of weeks is all that a slice shows; "" for never.
         mixes: by trace how models are drawn for jobs that name none; "default" unless given.
@@ -74,6 +75,7 @@ class League(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     champion: str = "hemiola"
     loads: tuple[str, ...] = ("0.8", "1.2")
     seeds: int = 3
+    first_seed: int = 0
     jobs: int = 500
     longest: str = "24h"
     mixes: dict[str, str] = {}
@@ -301,16 +303,16 @@ def _fixtures(league: League, say: Callable[[str], None]) -> Iterator[_Fixture]:
         mix = league.mixes.get(trace, "default")
         for number, (fabric, topology) in enumerate(fabrics.items()):
             for place, load in enumerate(league.loads):
-                for seed in range(league.seeds):
+                for turn, seed in enumerate(range(league.first_seed, league.first_seed + league.seeds)):
                     jobs = _jobs(league, where, load, seed, topology, library, mix)
-                    first = not number and not place and seed < league.subset_seeds
+                    first = not number and not place and turn < league.subset_seeds
                     scenario = Scenario(
                         workload=where, cluster=league.fabrics[fabric], mix=mix, limit=league.jobs,
                         policies=policies_of(league) + (league.subset if first else ()),
                         recorded_on=league.recorded_on,
                     )  # fmt: skip
                     prepared = Prepared(scenario, topology, jobs, library, mix, (), recorded_on)
-                    if not number and not place and not seed:
+                    if not number and not place and not turn:
                         say(f"{trace}: {jobs.name}, {len(jobs.jobs):,} jobs a slice ({jobs.format})")
                     yield _Fixture(trace, fabric, load, seed, prepared)
 
@@ -333,6 +335,10 @@ def _check(league: League) -> None:
             raise InputError(f"the league's {name} is {value}", "give 1 or more")
     if not 0 < league.rate < 1:
         raise InputError(f"the league's rate is {league.rate}", "give a share between 0 and 1, such as 0.05")
+    if league.first_seed < 0 or league.subset_seeds < 0:
+        raise InputError(
+            f"first_seed is {league.first_seed}, subset_seeds {league.subset_seeds}", "give 0 or more"
+        )
     for load in league.loads:
         _stretch_of(load)
     for name in league.mixes:
