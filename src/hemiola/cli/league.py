@@ -17,6 +17,9 @@ __all__ = ["league"]
 
 Several = Parameter(consume_multiple=True, negative="")
 Switch = Parameter(negative="")
+WIDE = 120
+ON_WIDE = ("bound", "champion over bound", "below certificate", "CPU", "unfinished", "rank")
+"""Columns that only a terminal of so many columns shows."""
 
 
 def league(
@@ -186,17 +189,18 @@ def _play(
 
 
 def _show(score: LeagueScore) -> None:
+    """The tables in as many columns as a terminal has room for; files have all."""
     from rich.table import Table
 
     from hemiola.report.league import MATCH_HEADS, STANDING_HEADS, finding, match_rows, standing_rows
 
     out = terminal()
-    for heads, rows in ((MATCH_HEADS, match_rows(score)), (STANDING_HEADS, standing_rows(score))):
+    for heads, rows, left in ((MATCH_HEADS, match_rows(score), 2), (STANDING_HEADS, standing_rows(score), 1)):
+        shown = [place for place, name in enumerate(heads) if out.width >= WIDE or name not in ON_WIDE]
         drawn = Table(box=None, header_style="dim")
-        for place, name in enumerate(heads):
-            drawn.add_column(name, justify="left" if place < 1 else "right")
+        for place in shown:
+            drawn.add_column(heads[place], justify="left" if place < left else "right")
         for row in rows:
-            drawn.add_row(*row)
-        out.print(drawn)
-        out.print()
+            drawn.add_row(*(row[place] for place in shown))
+        out.print(drawn, "")
     out.print(finding(score), highlight=False)
