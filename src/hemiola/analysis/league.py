@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 __all__ = ["PairedChange", "blocks_of", "false_discoveries", "mean_bound_s", "paired_change", "ranks"]
 
 Floats = NDArray[np.float64]
+FEWEST = 10
+"""Blocks below which nothing is called different."""
 
 
 class PairedChange(msgspec.Struct, frozen=True):
@@ -54,7 +56,8 @@ def paired_change(
 
     Args:
         ours, theirs: per slice completion times in seconds, shape (jobs,), in order of arrival, the same jobs in both.
-        block: consecutive arrivals that are drawn together.
+        block: consecutive arrivals that are drawn together; fewer where there would not be ten blocks. With fewer jobs than
+            that nothing is sure, and p is 1.
         resamples: how many draws.
         seed: of NumPy's PCG64.
 
@@ -62,7 +65,8 @@ def paired_change(
         >>> paired_change([np.array([1.0, 2.0])], [np.array([2.0, 4.0])], block=1).mean
         -0.5
     """
-    sums = [blocks_of(a, b, block) for a, b in zip(ours, theirs, strict=True) if len(a)]
+    size = max(1, min(block, sum(map(len, ours)) // FEWEST))
+    sums = [blocks_of(a, b, size) for a, b in zip(ours, theirs, strict=True) if len(a)]
     if not sums:
         return PairedChange(0.0, 0.0, 0.0, 1.0, 0)
     mine, other = np.concatenate(sums).T
@@ -72,7 +76,7 @@ def paired_change(
     changes = np.divide(mine[drawn].sum(axis=1), below, out=np.ones(resamples), where=below > 0) - 1.0
     low, high = np.percentile(changes, [2.5, 97.5])
     tail = min(np.count_nonzero(changes >= 0), np.count_nonzero(changes <= 0))
-    p_value = min(1.0, 2.0 * float(tail + 1) / (resamples + 1))
+    p_value = min(1.0, 2.0 * float(tail + 1) / (resamples + 1)) if len(mine) >= FEWEST else 1.0
     return PairedChange(mean, float(low), float(high), p_value, len(mine))
 
 

@@ -135,14 +135,16 @@ def league(
 
 
 def _named(given: tuple[str, ...]) -> dict[str, str]:
-    """By name; what has none is called what it is."""
+    """By name; what has none is called by its file, or by the kind of its spec."""
     from hemiola.core.errors import InputError
 
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         own = bool(equals) and not set(name) & set(":,/.")
-        key = name if own else Path(text).name if "/" in text and ":" not in text else text
+        kind, colon, _ = text.partition(":")
+        short = kind if colon and kind not in found and "/" not in kind else text
+        key = name if own else short if colon else Path(text).name
         if key in found:
             raise InputError(f"{key!r} was given twice", "give each a name of its own: NAME=FILE")
         found[key] = value if own else text

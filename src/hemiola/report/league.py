@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from hemiola.analysis.league import PairedChange, false_discoveries, paired_change, ranks
 from hemiola.core.errors import InputError
@@ -145,8 +146,9 @@ class LeagueScore:
         return float(np.median([match.change.mean for match in self.matches]))
 
     def change(self, cell: LeagueCell, rival: str) -> PairedChange:
-        """From a rival to the champion in a cell."""
-        return paired_change(cell.jct_s(self.league.champion), cell.jct_s(rival), block=self.league.block)
+        """From a rival to the champion in a cell. Slices with the same arrivals, as of a short trace, are one: their mean."""
+        ours, theirs = (_by_stretch(cell, name) for name in (self.league.champion, rival))
+        return paired_change(ours, theirs, block=self.league.block)
 
     def ranks(self, cell: LeagueCell) -> dict[str, float]:
         """Of those that go by no true run times."""
@@ -187,6 +189,14 @@ class LeagueScore:
             change=float(np.median([one.mean for one in changes])) if changes else None,
             unfinished=sum(cell.unfinished(name) for cell in cells), cpu_s=sum(run.cpu_s for run in runs),
         )  # fmt: skip
+
+
+def _by_stretch(cell: LeagueCell, policy: str) -> list[NDArray[np.float64]]:
+    """Completion times per stretch of the trace: seeds that only drew other models are no new arrivals."""
+    found: dict[bytes, list[NDArray[np.float64]]] = {}
+    for one in cell.slices:
+        found.setdefault(one.submit_s.tobytes(), []).append(one.jct_s(policy))
+    return [np.mean(several, axis=0) for several in found.values()]
 
 
 # ---- JSON

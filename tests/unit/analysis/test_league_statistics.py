@@ -20,6 +20,12 @@ def test_a_constant_ratio_is_found_without_doubt() -> None:
     assert change.blocks == 15
 
 
+def test_of_a_handful_of_jobs_nothing_is_sure() -> None:
+    theirs = [np.arange(1.0, 9.0)]
+    assert paired_change([0.5 * theirs[0]], theirs).p_value == 1.0
+    assert paired_change([0.5 * np.arange(1.0, 41.0)], [np.arange(1.0, 41.0)]).blocks == 10
+
+
 def test_two_that_are_equal_do_not_differ() -> None:
     same = [np.arange(1.0, 101.0)]
     change = paired_change(same, same)

@@ -72,6 +72,13 @@ def test_who_leaves_jobs_is_not_the_rival_to_beat() -> None:
     assert picky.jct_s("gandiva")[0].mean() > 0.5 * 1e5
 
 
+def test_seeds_that_saw_the_same_arrivals_count_once() -> None:
+    one = cell("short", fifo=2.0, hemiola=1.9)
+    three = LeagueCell(trace="short", fabric="flat", load="1.0", slices=one.slices * 3)
+    alone, again = (LeagueScore(LEAGUE, [some]).matches[0].change for some in (one, three))
+    assert alone == again
+
+
 def test_what_a_run_reports_of_its_certificate_is_told() -> None:
     sure = cell("sure", fifo=2.0, gandiva=entry("gandiva", 3.0, utility=75.0, certificate=100.0), hemiola=1.0)
     found = {one.policy: one for one in LeagueScore(LEAGUE, [sure]).standings}
