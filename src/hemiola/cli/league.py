@@ -69,7 +69,7 @@ def league(
     jobs
         Consecutive jobs that make a slice.
     longest
-        Run times are cut there ("24h"); "" for never.
+        Run times are cut there ("24h"); never unless given (the default league: 24h).
     recorded_on
         The cluster that run times were measured on.
     mix
@@ -98,13 +98,7 @@ def league(
     from hemiola.simulator.league import DEFAULT_LEAGUE, League, data_folder, load_league, with_published
 
     named_traces, named_clusters = _named(traces), _named(cluster)
-    asked = (
-        load_league(file)
-        if file
-        else DEFAULT_LEAGUE
-        if not traces
-        else League(fabrics=DEFAULT_LEAGUE.fabrics)
-    )
+    asked = load_league(file) if file else DEFAULT_LEAGUE if not traces else League(longest="")
     if not file and not traces and (folder := data_folder()) is not None:
         asked, missing = with_published(asked, folder)
         asked = msgspec.structs.replace(asked, skip_bad_rows=True)

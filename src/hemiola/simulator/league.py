@@ -328,7 +328,8 @@ def _check(league: League) -> None:
         raise InputError("the league has no traces", "name a file, or a generator's spec")
     if not league.fabrics:
         raise InputError(
-            "the league has no fabrics", "name a topology, such as leaf-spine:hosts=16,gpus_per_host=8"
+            "the league has no fabrics",
+            "name a topology with --cluster: a file, or leaf-spine:hosts=16,gpus_per_host=8",
         )
     for name, value in (("seeds", league.seeds), ("jobs", league.jobs), ("block", league.block)):
         if value < 1:
