@@ -154,7 +154,7 @@ def _play(
 ) -> None:
     """Play with a progress bar; print the tables and write the files."""
     from hemiola.report.league import LeagueScore, markdown, write_league, write_league_json
-    from hemiola.report.progress import ProgressBar
+    from hemiola.report.table import ProgressBar
     from hemiola.simulator.league import play
     from hemiola.simulator.sweep import executor_for
     from hemiola.trace.atomic import replacing
