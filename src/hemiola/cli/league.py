@@ -75,7 +75,8 @@ def league(
     mix
         How models are drawn for jobs that name none.
     subset
-        Slow policies, which play one slice of each trace only, against all others.
+        Slow policies, which play one slice of each trace only, against all others. Where no policy is named, those that ask
+        a solver.
     file
         A TOML file with all of this and more; flags given here go before it.
     keep
@@ -95,10 +96,17 @@ def league(
     """
     import msgspec
 
-    from hemiola.simulator.league import DEFAULT_LEAGUE, League, data_folder, load_league, with_published
+    from hemiola.simulator.league import (
+        DEFAULT_LEAGUE,
+        SLOW,
+        League,
+        data_folder,
+        load_league,
+        with_published,
+    )
 
     named_traces, named_clusters = _named(traces), _named(cluster)
-    asked = load_league(file) if file else DEFAULT_LEAGUE if not traces else League(longest="")
+    asked = load_league(file) if file else DEFAULT_LEAGUE if not traces else League(longest="", subset=SLOW)
     if not file and not traces and (folder := data_folder()) is not None:
         asked, missing = with_published(asked, folder)
         asked = msgspec.structs.replace(asked, skip_bad_rows=True)
@@ -116,6 +124,8 @@ def league(
         "fabrics": named_clusters,
     }
     changes |= {name: value for name, value in lists.items() if value}
+    if policy and not subset and not file:
+        changes["subset"] = ()
     if named_clusters and not recorded_on and not file:
         changes["recorded_on"] = ""
     if named_traces:

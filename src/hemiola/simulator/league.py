@@ -37,7 +37,7 @@ from hemiola.trace.topologies import read_topology
 from hemiola.trace.workloads import read_workload
 
 __all__ = [
-    "DEFAULT_LEAGUE", "RECORDED", "League", "LeagueCell", "LeagueEntry", "LeagueSlice", "is_clairvoyant", "load_league", "play",
+    "DEFAULT_LEAGUE", "RECORDED", "SLOW", "League", "LeagueCell", "LeagueEntry", "LeagueSlice", "is_clairvoyant", "load_league", "play",
 ]  # fmt: skip
 
 RECORDED = "recorded"
@@ -87,6 +87,9 @@ class League(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     skip_bad_rows: bool = False
 
 
+SOLVERS = ("pd-ors", "oasis", "optimus", "gavel", "pollux", "sia", "shockwave")
+"""Policies that ask a solver, or search, at each decision; those that are registered play a subset unless they are named."""
+SLOW = tuple(name for name in SOLVERS if name in POLICIES)
 _SMALL = "leaf-spine:hosts=16,gpus_per_host=4,hosts_per_rack=4"
 DEFAULT_LEAGUE = League(
     traces={
@@ -102,6 +105,7 @@ DEFAULT_LEAGUE = League(
     loads=("0.7", "1.0", "1.5"),
     mixes={"lingjun-like": "lingjun-like", "muri-like": "muri"},
     recorded_on=f"{_SMALL},nic=100gbit,oversubscription=1",
+    subset=SLOW,
 )
 """What `hemiola league` plays where no trace is given: generated ones, on 64 GPUs of 16 hosts in 4 racks."""
 
@@ -308,7 +312,7 @@ def _fixtures(league: League, say: Callable[[str], None]) -> Iterator[_Fixture]:
                     first = not number and not place and turn < league.subset_seeds
                     scenario = Scenario(
                         workload=where, cluster=league.fabrics[fabric], mix=mix, limit=league.jobs,
-                        policies=policies_of(league) + (league.subset if first else ()),
+                        policies=policies_of(league, with_subset=first),
                         recorded_on=league.recorded_on,
                     )  # fmt: skip
                     prepared = Prepared(scenario, topology, jobs, library, mix, (), recorded_on)
@@ -317,10 +321,10 @@ def _fixtures(league: League, say: Callable[[str], None]) -> Iterator[_Fixture]:
                     yield _Fixture(trace, fabric, load, seed, prepared)
 
 
-def policies_of(league: League) -> tuple[str, ...]:
-    """Those that play everywhere: what was named, or all that are registered but the subset's."""
+def policies_of(league: League, *, with_subset: bool = False) -> tuple[str, ...]:
+    """Those that play everywhere: what was named, or all that are registered but the subset's; with the subset's, if asked."""
     named = league.policies or tuple(name for name in POLICIES if name not in league.subset)
-    return tuple(dict.fromkeys((*named, league.champion)))
+    return tuple(dict.fromkeys((*named, league.champion, *(league.subset if with_subset else ()))))
 
 
 def _check(league: League) -> None:
@@ -426,10 +430,8 @@ def _stretch(workload: Workload, load: float | None, gpus: int) -> Workload:
 
 def _slice(fixture: _Fixture, runs: Sequence[Run]) -> LeagueSlice:
     """The jobs that could run under some policy, and how long they took under each."""
-    never = {
-        record.id for records in zip(*(run.records for run in runs), strict=True) for record in records[:1]
-        if all(one.status == "refused" for one in records)
-    }  # fmt: skip
+    alike = zip(*(run.records for run in runs), strict=True)
+    never = {records[0].id for records in alike if all(one.status == "refused" for one in records)}
     jobs = [job for job in fixture.prepared.workload(0).jobs if job.id not in never]
     began_s = runs[0].origin_s
     submit_s = np.array([job.submit_s for job in jobs], dtype=np.float64)
@@ -460,14 +462,16 @@ def _entry(run: Run, never: set[str], topology: Topology, began_s: float) -> Lea
 def _bound_s(prepared: Prepared, jobs: Sequence[Batch], submit_s: Floats) -> float:
     """By the least time and the fewest GPU-seconds that each job takes here at any of its sizes, alone."""
     model = IterationModel(prepared.topology, prepared.recorded_on)
+    kinds = prepared.topology.gpu_types
     shortest_s, work_gpu_s = [], []
     for job in jobs:
+        fastest = max((job.profile.speed(kind) for kind in kinds if job.profile), default=1.0)
         sizes = [
             gpus
             for gpus in job.sizes
             if prepared.topology.narrowest(gpus, job.gpu_type, job.hosts * gpus // job.gpus) is not None
         ]
-        speeds = {gpus: speed_at(model, job, job.gpus, gpus) for gpus in sizes}
+        speeds = {gpus: max(1.0, fastest) * speed_at(model, job, job.gpus, gpus) for gpus in sizes}
         shortest_s.append(job.duration_s / max(speeds.values()))
         work_gpu_s.append(min(job.duration_s * gpus / speed for gpus, speed in speeds.items()))
     return mean_bound_s(submit_s, np.array(shortest_s), np.array(work_gpu_s), prepared.topology.gpus)
