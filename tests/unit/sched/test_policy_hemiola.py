@@ -133,6 +133,18 @@ def test_a_gang_of_the_whole_cluster_gets_its_turn_while_small_jobs_come_and_go(
     assert begins_s < 90_000  # arrivals go on for twice as long
 
 
+def test_what_happens_later_decides_nothing_now() -> None:
+    """The same jobs but for how long those take that still run at 2,000 s: until then every decision is the same."""
+    gpus = [1, 2, 1, 3, 4, 1, 2, 1, 2, 4, 1, 3]
+    short = [job(f"s{n}", 40 * n, size, 30 + 10 * (n % 7)) for n, size in enumerate(gpus * 2)]
+    told = []
+    for long_s in (5_000, 90_000):
+        run = replay([*short, *(job(f"l{n}", 100 * n, n, long_s) for n in (1, 2, 3))], FOUR, "hemiola")
+        told.append([entry for entry in run.decisions if entry.time_s < 2_000])
+    assert told[0] == told[1]
+    assert len(told[0]) > 40
+
+
 @pytest.mark.parametrize(
     ("parameters", "told"), [({"stay": 2}, "stay"), ({"slack": 0.5}, "slack"), ({"prior": 0}, "prior")]
 )

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from hemiola.core.errors import InputError
+from hemiola.core.job import Batch, Demand, Profile, Workload
 from hemiola.simulator.league import League, is_clairvoyant, load_league, play
 from hemiola.simulator.sweep import Here
 from hemiola.simulator.sweep.tasks import Work
+from hemiola.trace.workloads import write_workload
 
 SMALL = League(
     traces={"muri": "generated:jobs=24,mix=muri,largest=8"},
@@ -118,6 +120,19 @@ def test_elastic_jobs_are_bounded_by_their_best_size(tmp_path: Path) -> None:
     )  # fmt: skip
     (cell,), _ = play(league, Here())
     assert cell.slices[0].bound_s == 25.0
+
+
+def test_faster_gpus_lower_the_bound(tmp_path: Path) -> None:
+    """A profile that computes up to twice as fast on a type that is there."""
+    quick = Profile(name="m", demands=(Demand(1, 1.0, 0.0),), gpu_speed={"B": 2.0})
+    jobs = Workload(jobs=(Batch(id="a", submit_s=0.0, gpus=1, duration_s=100.0, profile=quick),))
+    write_workload(jobs, tmp_path / "t.json")
+    league = msgspec.structs.replace(
+        SMALL, traces={"t": str(tmp_path / "t.json")}, seeds=1, loads=("recorded",), policies=("fifo",),
+        fabrics={"two": "flat:hosts=2,gpus_per_host=1,gpu_type=A+B"},
+    )  # fmt: skip
+    (cell,), _ = play(league, Here())
+    assert cell.slices[0].bound_s == 50.0
 
 
 def test_who_goes_by_true_run_times_says_so() -> None:
