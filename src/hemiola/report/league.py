@@ -145,6 +145,16 @@ class LeagueScore:
         """Of the champion to the best other one, over the cells."""
         return float(np.median([match.change.mean for match in self.matches]))
 
+    @property
+    def median_foresight(self) -> float | None:
+        """Of the best policy that goes by true run times to the same rival: what knowing them would be worth."""
+        found = []
+        for cell, match in zip(self.cells, self.matches, strict=True):
+            knowing = [cell.times_bound(name) for name in cell.policies if self.clairvoyant[name]]
+            if knowing:
+                found.append(min(knowing) / cell.times_bound(match.rival) - 1)
+        return float(np.median(found)) if found else None
+
     def change(self, cell: LeagueCell, rival: str) -> PairedChange:
         """From a rival to the champion in a cell. Slices with the same arrivals, as of a short trace, are one: their mean."""
         ours, theirs = (_by_stretch(cell, name) for name in (self.league.champion, rival))
@@ -219,6 +229,7 @@ def _as_json(score: LeagueScore) -> dict[str, Any]:
         "league": score.league,
         "verdicts": dict(score.verdicts),
         "median_change": score.median_change,
+        "median_foresight": score.median_foresight,
         "standings": score.standings,
         "cells": [
             {
@@ -248,12 +259,17 @@ def _figures(score: LeagueScore, cell: LeagueCell, name: str) -> dict[str, Any]:
 
 
 def finding(score: LeagueScore) -> str:
-    """What came out, in two sentences."""
-    counts, cells = score.verdicts, len(score.cells)
+    """What came out, in two or three sentences."""
+    counts, cells, foresight = score.verdicts, len(score.cells), score.median_foresight
+    known = (
+        f" That of the best policy that knows all run times: by {percent(foresight)}."
+        if foresight is not None
+        else ""
+    )
     return (
         f"Against the best other policy of each cell, {score.league.champion} is better in {counts[BETTER]} of {cells} cells, "
         f"ties in {counts[TIE]} and is worse in {counts[WORSE]} (false discoveries at most {score.league.rate:.0%}). "
-        f"In the median cell its mean completion time differs by {percent(score.median_change)}."
+        f"In the median cell its mean completion time differs by {percent(score.median_change)}.{known}"
     )
 
 

@@ -49,6 +49,7 @@ def test_the_champion_meets_the_best_that_goes_by_no_true_run_times() -> None:
     ]
     assert [m.change.mean for m in score.matches] == pytest.approx([-0.2, 0.0, 0.2])
     assert score.median_change == 0.0
+    assert score.median_foresight == pytest.approx(-1 / 3)
     assert "better in 1 of 3 cells, ties in 1 and is worse in 1" in finding(score)
 
 
