@@ -390,7 +390,7 @@ def render_league(score: LeagueScore) -> str:
     )  # fmt: skip
 
 
-WIDE, LEFT, RIGHT, ROW, TOP = 1100, 400, 250, 24, 30
+WIDE, LEFT, RIGHT, ROW, TOP = 1160, 380, 330, 24, 30
 
 
 def _forest(score: LeagueScore) -> str:
@@ -435,7 +435,7 @@ def _bar(match: Match, y: float, middle: float, scale: float, far: float) -> str
     )
 
 
-def _cut(name: str, most: int = 26) -> str:
+def _cut(name: str, most: int = 30) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
@@ -446,7 +446,8 @@ def _heat(score: LeagueScore) -> str:
         f"<th>{escape(name).replace(':', ':<wbr>').replace('=', '=<wbr>')}</th>" for name in names
     )
     rows = "".join(
-        f"<tr><th>{escape(cell.name)}</th>{_heat_row(score, cell, names)}</tr>" for cell in score.cells
+        f"<tr><th style='white-space:nowrap'>{escape(cell.name)}</th>{_heat_row(score, cell, names)}</tr>"
+        for cell in score.cells
     )
     return f'<div class="scroll"><table><thead><tr><th>cell</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
 
