@@ -184,3 +184,23 @@ def raise_keys(path: Path) -> None:
         load_league(path)
     except InputError as error:
         raise InputError(f"{error.what}: {error.remedy}", "") from error
+
+
+def test_hemiola_wins_where_its_results_say_so() -> None:
+    """A small stretch of two kinds of cells of docs/results/league.md: elastic jobs in bursts, and a busy cluster."""
+    hosts = "leaf-spine:hosts=8,gpus_per_host=4,hosts_per_rack=4,nic=25gbit,oversubscription=4"
+    league = League(
+        traces={
+            "elastic": "generated:jobs=160,mix=helios,largest=16,arrivals=burst,elastic=0.5",
+            "muri-like": "generated:jobs=160,mix=muri,largest=16",
+        },
+        fabrics={"slow": hosts}, policies=("tiresias:placement=consolidated", "elastic", "dally"), loads=("1.5",), seeds=2,
+        jobs=160, mixes={"muri-like": "muri"},
+    )  # fmt: skip
+    cells, _ = play(league, Here())
+    gains = {
+        cell.trace: cell.times_bound("hemiola") / min(cell.times_bound(name) for name in league.policies)
+        for cell in cells
+    }
+    assert gains["elastic"] < 0.9
+    assert gains["muri-like"] < 0.97
