@@ -57,6 +57,7 @@ POLICIES = PolicyTable(
         "crux": "hemiola.sched.policies.crux:Crux",
         "elastic": "hemiola.sched.policies.elastic:ElasticSharing",
         "dally": "hemiola.sched.policies.dally:Dally",
+        "hemiola": "hemiola.sched.policies.hemiola:Hemiola",
     }
 )
 
