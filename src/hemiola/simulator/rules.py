@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from hemiola.core.decisions import EVERY_KIND
+from hemiola.core.decisions import EVERY_ABILITY
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Batch
@@ -118,7 +118,7 @@ class Semantics(Rules):
     costs: Costs = Costs()
     law: Law = MaxMin()
     fitted: bool = False
-    supports: frozenset[type] = EVERY_KIND
+    supports: frozenset[type] = EVERY_ABILITY
     name = "event-driven"
     policies = POLICIES
     default_policies = ("fifo", "tiresias", "dally")
