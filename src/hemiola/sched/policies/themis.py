@@ -35,8 +35,9 @@ from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.placement import Rule, TierAware
-from hemiola.sched.policy import Policy, Rounds, RoundsEvery, by_order, reorder
+from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import Order
+from hemiola.sched.rounds import Rounds, RoundsEvery, reorder
 from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Auction", "ByAuction", "Themis", "finish_time_fairness", "ideal_s"]
