@@ -58,7 +58,7 @@ __all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 NODE, FINISH, TIMER, READY, NOISE = 0, 1, 2, 3, 4
 IDLE_TIMERS = 100_000
 MOST_GOODPUTS = 200_000
-SHARE_SLACK = 1e-9
+SHARE_SLACK = 1e-6
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -439,7 +439,7 @@ class SimulatedDriver(SimulatedReplay):
         """How it trains there at the batch that it was told, None where it was told none; sets what an iteration is worth."""
         assert isinstance(task, ElasticTask) and task.job.profile is not None
         told = task.configuration = self.view.jobs[task.job.id].configuration
-        noise = model.noise_at(task.done_share)
+        noise = model.noise_at(task.done_share + SHARE_SLACK)
         if told is None:
             task.best_s *= kept_worth(model, task.job.gpus, sized.gpus, noise)
             return None
@@ -454,7 +454,7 @@ class SimulatedDriver(SimulatedReplay):
         profile = task.job.profile
         if not isinstance(task, ElasticTask) or profile is None or profile.goodput is None:
             return
-        share = profile.goodput.next_noise(task.done_share)
+        share = profile.goodput.next_noise(task.done_share + SHARE_SLACK)
         if share < 1.0 and (due_s := task.reaches_s(share)) < math.inf:
             task.watch += 1
             self._push(due_s, NOISE, task, task.watch)
