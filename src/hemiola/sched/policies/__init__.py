@@ -57,6 +57,8 @@ POLICIES = PolicyTable(
         "crux": "hemiola.sched.policies.crux:Crux",
         "elastic": "hemiola.sched.policies.elastic:ElasticSharing",
         "dally": "hemiola.sched.policies.dally:Dally",
+        "afs": "hemiola.sched.policies.afs:Afs",
+        "gavel": "hemiola.sched.policies.gavel:Gavel",
         "pollux": "hemiola.sched.policies.pollux:Pollux",
         "sia": "hemiola.sched.policies.sia:Sia",
     }
