@@ -60,6 +60,7 @@ POLICIES = PolicyTable(
         "afs": "hemiola.sched.policies.afs:Afs",
         "gavel": "hemiola.sched.policies.gavel:Gavel",
         "pollux": "hemiola.sched.policies.pollux:Pollux",
+        "shockwave": "hemiola.sched.policies.shockwave:Shockwave",
         "sia": "hemiola.sched.policies.sia:Sia",
     }
 )
