@@ -247,13 +247,16 @@ class Rounds(Index):
             return True
         return False
 
-    def ask(self, view: ClusterView, reason: str, *, alone: bool = False) -> Iterator[WakeAt]:
+    def ask(
+        self, view: ClusterView, reason: str, *, alone: bool = False, idle: bool = False
+    ) -> Iterator[WakeAt]:
         """Ask for the next round if there may be something to exchange, and only once.
 
         Args:
             alone: whether a round is of use when nobody waits.
+            idle: whether a round is of use when nothing runs: where nobody is let in between rounds.
         """
-        if not view.running or not (alone or view.waiting):
+        if not (view.running or idle) or not (alone or view.waiting):
             return
         rounds = math.floor(view.now / self.period_s) + 1
         if rounds * self.period_s <= view.now:  # the quotient was rounded down

@@ -1,7 +1,8 @@
 """One configuration for each job, so that the sum of their costs is least and no type of GPU is given out twice.
 
-The program of Sia (SOSP'23, section 3.4) and, with other costs, of Pollux: as a linear program first, which nearly always
-has whole answers, and as a mixed-integer one where it has not. It must not know what costs stand for.
+The program of Sia (SOSP'23, section 3.4) and, with other costs, of Pollux: as a linear program first, in which all jobs but
+a few get whole answers. Those few share what is left by a small mixed-integer program; where that is further from the linear
+one's bound than the budget's gap, all of it is solved as one. It must not know what costs stand for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.sched.optimise.programs import Budget, Program, Solution, Sparse, solve
+from hemiola.sched.optimise.programs import Budget, Program, Solution, Sparse, good_enough, solve
 
 __all__ = ["Allocation", "Choices", "allocate"]
 
@@ -69,9 +70,40 @@ def allocate(choices: Choices, capacities: Sequence[float], budget: Budget) -> A
     if found is not None and not relaxed.exhausted and bool(np.all(np.abs(found - np.round(found)) < WHOLE)):
         return _allocation(choices, found, relaxed, integral=True)
     begin = _rounded(choices, capacities, found)
+    if found is not None and not relaxed.exhausted:
+        begin = _completed(choices, capacities, found, begin, budget)
+        if good_enough(float(np.dot(np.asarray(program.cost), begin)), relaxed.objective, budget):
+            return _allocation(choices, begin, relaxed, integral=False)
     whole = solve(program, budget, begin)
     x = begin if whole.incumbent is None else whole.incumbent
     return _allocation(choices, x, whole, integral=False)
+
+
+def _completed(
+    choices: Choices,
+    capacities: Sequence[float],
+    x: NDArray[np.float64],
+    rounded: NDArray[np.float64],
+    budget: Budget,
+) -> NDArray[np.float64]:
+    """Who is whole in the linear program keeps its choice, the few others share what is left, by a program of their own;
+    or what was rounded, if that is better."""
+    torn = np.zeros(len(choices.without), dtype=bool)
+    torn[choices.job[(x > WHOLE) & (x < 1 - WHOLE)]] = True
+    kept = (x > 1 - WHOLE) & ~torn[choices.job]
+    used = np.bincount(choices.kind[kept], choices.gpus[kept], minlength=len(capacities))
+    some = np.flatnonzero(torn[choices.job])
+    number = np.cumsum(torn) - 1
+    part = Choices(
+        number[choices.job[some]], choices.gpus[some], choices.kind[some], choices.cost[some], choices.without[torn]
+    )  # fmt: skip
+    left = (np.asarray(capacities) - used).tolist()
+    found = solve(_program(part, left), budget).incumbent
+    whole = kept.astype(float)
+    if found is not None:
+        whole[some] = np.round(found)
+    gain = choices.cost - choices.without[choices.job]
+    return whole if gain @ whole < gain @ rounded else rounded
 
 
 def _program(choices: Choices, capacities: Sequence[float]) -> Program:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hemiola.core.errors import InternalError, PolicyError
 
-__all__ = ["Budget", "Program", "Solution", "Sparse", "need_solver", "solve"]
+__all__ = ["Budget", "Program", "Solution", "Sparse", "good_enough", "need_solver", "solve"]
 
 Floats = NDArray[np.float64]
 
@@ -183,6 +183,11 @@ def need_solver() -> Any:
             f"this policy solves a program, which needs highspy: {error}", "pip install 'hemiola[solve]'"
         ) from error
     return highspy
+
+
+def good_enough(objective: float, bound: float, budget: Budget) -> bool:
+    """Whether an answer is as close to a bound as a mixed-integer program is solved."""
+    return _gap(objective, bound) <= budget.gap
 
 
 def solve(program: Program, budget: Budget | None = None, begin: ArrayLike | None = None) -> Solution:

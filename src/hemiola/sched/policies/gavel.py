@@ -7,6 +7,7 @@
    - `finish-time-fairness`: the largest of (age + what is left at X) over (the whole at an equal share) is as small as can be
      (Themis' measure; by bisection over programs);
    - `makespan`: the last end is as early as can be: the least of throughput over what is left is as large as can be;
+   - `throughput`: steps per second of all jobs together are as many as can be, whoever starves;
    - `cost`: throughput relative to that of an equal share, per price of the GPUs used, is as large as can be (a fraction, made
      linear after Charnes and Cooper).
 2. *Rounds* (section 5): every 6 minutes those jobs run that are furthest behind their X: priority X / (share of its time that
@@ -14,11 +15,13 @@
 
 Where the paper is silent or another way was taken, and what was chosen:
 - *Water filling*: jobs at whose row the program is tight with a positive price keep what they have, and the others are raised;
-  the paper finds them by mixed-integer programs. After `LEVELS` levels one program raises the sum.
+  the paper finds them by mixed-integer programs. After `LEVELS` levels, or one where there are more than `MANY`
+  jobs, one program raises the sum.
 - *Between rounds* free GPUs go to waiting jobs, in order of arrival: an idle cluster lets nobody wait for a round.
 - *Left-over GPUs* of a round go to the others, by arrival, but with `cost`, where that would cost.
 - *Elastic jobs* have the size that they asked for. No two jobs share a GPU (4.4 of the paper is left out).
 - *Prices* of GPU types not named are 1 an hour for each GPU.
+- *Steps* are the trace's `total_steps` over the run time; where there are none, all jobs count alike.
 - *Remaining work* (finish-time fairness, makespan) is known: an oracle.
 """
 
@@ -44,11 +47,12 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.rounds import Rounds, RoundsEvery, Share, capacity_of, fill, reassign, type_of
 from hemiola.sched.view import ClusterView, Index
 
-__all__ = ["Gavel", "TimeShares", "Wishes", "cheapest", "equal_share", "fairest", "max_min"]
+__all__ = ["Gavel", "TimeShares", "Wishes", "cheapest", "equal_share", "fairest", "max_min", "most_steps"]
 
 ARRIVAL = ByArrival()
-OBJECTIVES = ("max-min", "finish-time-fairness", "makespan", "cost")
+OBJECTIVES = ("max-min", "finish-time-fairness", "makespan", "throughput", "cost")
 LEVELS = 4
+MANY = 100
 BISECTIONS = 24
 TIGHT = 1e-7
 Floats = NDArray[np.float64]
@@ -80,7 +84,8 @@ def equal_share(wishes: Wishes) -> Floats:
     able = np.where(wishes.throughput > 0, share, 0.0)
     total = able.sum(axis=1, keepdims=True)
     able = able / np.maximum(total, 1.0)
-    return np.maximum((able * wishes.throughput).sum(axis=1), 1e-12)
+    found: Floats = np.maximum((able * wishes.throughput).sum(axis=1), 1e-12)
+    return found
 
 
 def max_min(wishes: Wishes, normaliser: Floats, budget: Budget, levels: int = LEVELS) -> tuple[Floats, float]:
@@ -89,6 +94,7 @@ def max_min(wishes: Wishes, normaliser: Floats, budget: Budget, levels: int = LE
     Args:
         normaliser: by job, what its throughput is relative to.
     """
+    levels = levels if len(wishes.gpus) <= MANY else 1
     least = np.full(len(wishes.gpus), -1.0)  # of those who keep what they have
     worst = -1.0
     for _ in range(levels):
@@ -173,15 +179,15 @@ def _largest_sum(wishes: Wishes, normaliser: Floats, floor: Floats) -> Program:
 
 
 def fairest(
-    wishes: Wishes, left: Floats, whole: Floats, age_s: Floats, budget: Budget
+    wishes: Wishes, left: Floats, alone_s: Floats, age_s: Floats, budget: Budget
 ) -> tuple[Floats, float]:
     """(shares of time, the largest finish-time fairness), the largest as small as can be.
 
     Args:
-        left, whole: work of each job that is left, and in all, in the unit of throughput times seconds.
+        left: work left of each job, in the unit of throughput times seconds.
+        alone_s: how long all of it takes with an equal share.
         age_s: seconds since it came.
     """
-    alone_s = np.maximum(whole, 1e-9) / equal_share(wishes)
     low = float(np.max(age_s / alone_s, initial=0.0))
     high = max(1.0, 2 * low)
     while _fair(wishes, left, age_s, alone_s, high, budget) is None:
@@ -192,7 +198,7 @@ def fairest(
             low = rho
         else:
             high = rho
-        if high - low < 1e-3 * high:
+        if high - low < 5e-3 * high:
             break
     found = _fair(wishes, left, age_s, alone_s, high, budget)
     assert found is not None
@@ -210,6 +216,17 @@ def _fair(
     ones = np.ones(len(left))
     found = solve(_largest_sum(wishes, ones, need), budget).incumbent
     return None if found is None else found.reshape(wishes.throughput.shape)
+
+
+def most_steps(wishes: Wishes, steps: Floats, budget: Budget) -> Floats:
+    """Shares of time with which all jobs do most together.
+
+    Args:
+        steps: by job, what its throughput is multiplied by.
+    """
+    raised = Wishes(wishes.throughput * steps[:, None], wishes.gpus, wishes.capacities)
+    found = solve(_largest_sum(raised, np.ones(len(steps)), np.zeros(len(steps))), budget)
+    return found.found("Gavel's program of throughput").reshape(wishes.throughput.shape)
 
 
 def cheapest(wishes: Wishes, normaliser: Floats, prices: Floats, budget: Budget) -> tuple[Floats, float]:
@@ -258,6 +275,7 @@ class TimeShares(Index):
         self._had_s: dict[int, Floats] = {}
         self._since_s: dict[int, float] = {}
         self._running: dict[int, tuple[int, float]] = {}
+        self._alone: dict[int, tuple[float, float, float]] = {}
         self.among: set[int] = set()
 
     def enter(self, job: JobState, now: float) -> None:
@@ -278,6 +296,17 @@ class TimeShares(Index):
 
     def refresh(self, job: JobState, now: float) -> None:
         """Of no interest here."""
+
+    def alone_s(self, jobs: Sequence[JobState], equal: Floats) -> Floats:
+        """How long each job would take with an equal share: what it has done at what that was then, the rest at what it is."""
+        now, total = self._view.now, np.zeros(len(jobs))
+        for at, (job, speed) in enumerate(zip(jobs, equal.tolist(), strict=True)):
+            done_s = job.done_at(now)
+            so_far_s, before_s, before = self._alone.get(job.index, (0.0, 0.0, speed))
+            so_far_s += (done_s - before_s) / before
+            self._alone[job.index] = so_far_s, done_s, speed
+            total[at] = so_far_s + max(job.work_s - done_s, 1e-9) / speed
+        return total
 
     def priority(self, job: JobState) -> Floats:
         """By type: how far it is behind its share; 0 where it has none."""
@@ -307,10 +336,11 @@ class Gavel(Policy):
     """Shares of time on each type of GPU by a linear program, kept by rounds.
 
     Args:
-        objective: max-min, finish-time-fairness, makespan or cost.
+        objective: max-min, finish-time-fairness, makespan, throughput or cost.
         placement: which free GPUs a job gets.
         round_s: from one round to the next, in seconds.
         prices: of GPU types an hour, as "V100=2.48/K80=0.45"; those that it does not name cost 1.
+        fill: whether free GPUs go to waiting jobs between rounds; if not, nothing changes but at a round's begin.
         iterations: of the simplex method, before an answer is given up.
     """
 
@@ -318,6 +348,7 @@ class Gavel(Policy):
     placement: Rule = TierAware()
     round_s: float = 360.0
     prices: str = ""
+    fill: bool = True
     iterations: int = 200_000
     name = "gavel"
     source = "in the style of Narayanan et al., Gavel, OSDI'20 (no sharing of GPUs)"
@@ -354,8 +385,9 @@ class Gavel(Policy):
         book: TimeShares = view.index(SHARES)
         if rounds.is_due(view.now) and (view.waiting or _may_swap(view)):
             yield from self._round(view, book)
-        yield from fill(view, ARRIVAL, self.placement)
-        yield from rounds.ask(view, "then the next round begins", alone=_may_swap(view))
+        if self.fill:
+            yield from fill(view, ARRIVAL, self.placement)
+        yield from rounds.ask(view, "then the next round begins", alone=_may_swap(view), idle=not self.fill)
 
     def _round(self, view: ClusterView, book: TimeShares) -> Iterator[Decision]:
         jobs = [job for job in (*view.running.values(), *view.waiting.values()) if not is_fixed(job)]
@@ -372,22 +404,26 @@ class Gavel(Policy):
         wishes = Wishes(wishes.throughput[able], wishes.gpus[able], wishes.capacities)
         book.shares = {}
         if len(able):
-            x = self._allocate(view, wishes, [jobs[i] for i in able])
+            x = self._allocate(view, book, wishes, [jobs[i] for i in able])
             book.shares = {jobs[i].index: row for i, row in zip(able, x, strict=True)}
         book.among = {job.index for job in jobs}
 
-    def _allocate(self, view: ClusterView, wishes: Wishes, jobs: Sequence[JobState]) -> Floats:
+    def _allocate(
+        self, view: ClusterView, book: TimeShares, wishes: Wishes, jobs: Sequence[JobState]
+    ) -> Floats:
         budget, now = Budget(iterations=self.iterations), view.now
         if self.objective == "max-min":
             return max_min(wishes, equal_share(wishes), budget)[0]
         if self.objective == "cost":
             prices = np.array([self.price_of.get(kind, 1.0) for kind in view.inventory.pools])
             return cheapest(wishes, equal_share(wishes), prices, budget)[0]
+        if self.objective == "throughput":
+            return most_steps(wishes, np.array([_steps(job) for job in jobs]), budget)
         left = np.array([max(job.remaining_s(now), 1e-9) for job in jobs])
         if self.objective == "makespan":
             return max_min(wishes, left, budget, levels=1)[0]
-        whole = np.array([job.work_s for job in jobs])
-        return fairest(wishes, left, whole, np.array([now - job.submit_s for job in jobs]), budget)[0]
+        age_s = np.array([now - job.submit_s for job in jobs])
+        return fairest(wishes, left, book.alone_s(jobs, equal_share(wishes)), age_s, budget)[0]
 
     def _chosen(self, view: ClusterView, book: TimeShares, jobs: list[JobState]) -> Iterator[Share]:
         """Who runs in this round: the furthest behind first, then, where that costs nothing, the others by arrival."""
@@ -408,7 +444,9 @@ class Gavel(Policy):
     def card(self) -> dict[str, str]:
         return {
             "order": f"furthest behind its share of time; shares by a linear program for {self.objective}",
-            "backfill": "whoever fits between rounds, in order of arrival",
+            "backfill": "whoever fits between rounds, in order of arrival"
+            if self.fill
+            else "none between rounds",
             "preemption": f"every {self.round_s:g} s, those that are ahead of their shares",
             "elastic jobs": "at the size that they asked for",
             "solver": f"HiGHS, at most {self.iterations} iterations",
@@ -423,6 +461,12 @@ class Gavel(Policy):
 def _may_swap(view: ClusterView) -> bool:
     """Whether running jobs could change types with each other."""
     return len(view.inventory.pools) > 1 and len(view.running) > 1
+
+
+def _steps(job: JobState) -> float:
+    """Training steps in a second of its work, where the trace counts them; else 1."""
+    steps = job.job.facts.get("total_steps", 0.0)
+    return steps / job.work_s if steps > 0 and job.work_s > 0 else 1.0
 
 
 def _wishes(view: ClusterView, jobs: Sequence[JobState]) -> Wishes:

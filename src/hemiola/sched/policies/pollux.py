@@ -36,6 +36,7 @@ from hemiola.sched.optimise.programs import Budget
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policies.sia import (
+    GAP,
     Candidate,
     candidates,
     is_fixed,
@@ -130,7 +131,7 @@ class Pollux(Policy):
         share = max(1.0, sum(capacities) / len(jobs))
         fair = [_at(row, share) for row in rows]
         choices = pollux_choices(rows, fair, [_factor(view, job) for job in jobs], self.fairness)
-        found = allocate(choices, capacities, Budget(nodes=self.nodes))
+        found = allocate(choices, capacities, Budget(nodes=self.nodes, gap=GAP))
         yield from reassign(
             view, shares_of(jobs, rows, found, pools), self.placement,
             says(found, "its speedup over a fair share is worth most to all"),

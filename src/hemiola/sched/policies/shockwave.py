@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.sched.job_state import RUNNING, JobState
-from hemiola.sched.optimise.programs import Budget, Program, Sparse, solve
+from hemiola.sched.optimise.programs import Budget, Program, Sparse, good_enough, solve
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policies.sia import is_fixed
@@ -46,6 +46,8 @@ ARRIVAL = ByArrival()
 FLOOR = 1e-3
 """Progress of a job that has made none: log has to be finite."""
 WHOLE = 1e-6
+GAP = 1e-3
+"""A window this close to the linear program's bound is taken."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,29 @@ def plan_window(
     x = relaxed.found("Shockwave's program")
     if np.abs(x[:-1] - np.round(x[:-1])).max(initial=0.0) < WHOLE:
         return _counts(x, rounds), relaxed.word
-    begin = np.append(np.floor(x[:-1] + WHOLE), 0.0)
-    counts = np.array(_counts(begin, rounds))
-    begin[-1] = max(
-        (job.left_s - count * round_s for job, count in zip(jobs, counts, strict=True)), default=0.0
-    )
-    begin[-1] = max(0.0, begin[-1])
+    begin = _rounded(x, jobs, gpus, rounds, round_s)
+    if good_enough(float(np.dot(np.asarray(program.cost), begin)), relaxed.objective, budget):
+        return _counts(begin, rounds), relaxed.word
     found = solve(program, budget, begin)
     return _counts(begin if found.incumbent is None else found.incumbent, rounds), found.word
+
+
+def _rounded(
+    x: NDArray[np.float64], jobs: list[WindowJob], gpus: int, rounds: int, round_s: float
+) -> NDArray[np.float64]:
+    """Whole rounds of the linear program, then the torn ones, the largest part first, as long as there is room."""
+    begin = np.floor(x + WHOLE)
+    left = gpus * rounds - sum(
+        one.gpus * n for one, n in zip(jobs, begin[:-1].reshape(-1, rounds).sum(axis=1), strict=True)
+    )
+    torn = np.flatnonzero(x[:-1] - begin[:-1] > WHOLE)
+    for column in sorted(torn.tolist(), key=lambda column: (-x[column], column)):
+        need = jobs[column // rounds].gpus
+        if need <= left:
+            begin[column], left = 1.0, left - need
+    counts = begin[:-1].reshape(-1, rounds).sum(axis=1)
+    begin[-1] = max(0.0, *(one.left_s - n * round_s for one, n in zip(jobs, counts.tolist(), strict=True)))
+    return begin
 
 
 def _counts(x: NDArray[np.float64], rounds: int) -> list[int]:
@@ -221,7 +238,7 @@ class Shockwave(Policy):
     ) -> None:
         planned = [self._job(view, job, crowd) for job in jobs]
         counts, window.word = plan_window(
-            planned, gpus, self.window, self.round_s, self.makespan, Budget(nodes=self.nodes)
+            planned, gpus, self.window, self.round_s, self.makespan, Budget(nodes=self.nodes, gap=GAP)
         )
         window.left, window.among = self.window, {job.index for job in jobs}
         window.counts = {job.index: count for job, count in zip(jobs, counts, strict=True)}

@@ -41,10 +41,12 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.rounds import Rounds, RoundsEvery, Share, capacity_of, fill, reassign, sizes_of, type_of
 from hemiola.sched.view import ClusterView
 
-__all__ = ["Candidate", "Sia", "restart_factor", "sia_choices", "sia_sizes"]
+__all__ = ["GAP", "Candidate", "Sia", "restart_factor", "sia_choices", "sia_sizes"]
 
 ARRIVAL = ByArrival()
 MOST_COST = 200.0
+GAP = 1e-3
+"""An allocation this close to the linear program's bound, as a share of it, is taken: less than a program that big gains by branching."""
 NEVER = 1e-3
 """The least that is left of a goodput: what r has no more to say about."""
 
@@ -176,7 +178,7 @@ class Sia(Policy):
         factors = [self._factor(view, job) for job in jobs]
         choices = sia_choices(rows, factors, self.fairness, self.unserved, self.change)
         capacities = [capacity_of(view, pool) for pool in pools]
-        found = allocate(choices, capacities, Budget(nodes=self.nodes))
+        found = allocate(choices, capacities, Budget(nodes=self.nodes, gap=GAP))
         shares = shares_of(jobs, rows, found, pools)
         yield from reassign(
             view, shares, self.placement, says(found, "its goodput there is worth most to all"),

@@ -76,6 +76,7 @@ def _read(source: Source, ledger: ReadLedger, *, columns: tuple[str, ...]) -> No
             gpus=gpus,
             duration_s=cells.seconds("duration") if measured else _duration_s(cells, gpus),
             model=cells.text("job_type"),
+            facts={"total_steps": cells.number("total_steps")},
         )
 
     rows = table(source, ledger, columns=columns, delimiter="\t", quoted=False, torn=torn)
