@@ -22,7 +22,7 @@ from hemiola.sched.optimise.programs import Budget, need_solver
 from hemiola.sched.policies.gavel import Wishes, cheapest, equal_share, fairest, max_min
 from hemiola.sched.policies.pollux import pollux_choices
 from hemiola.sched.policies.shockwave import WindowJob, plan_window
-from hemiola.sched.policies.sia import Candidate, sia_choices
+from hemiola.sched.policies.sia import GpuChoice, sia_choices
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
 KINDS = 3
@@ -30,7 +30,7 @@ BUDGET = Budget(nodes=200, gap=1e-3)
 Instance = Callable[[], object]
 
 
-def rows(jobs: int, chance: np.random.Generator) -> list[list[Candidate]]:
+def rows(jobs: int, chance: np.random.Generator) -> list[list[GpuChoice]]:
     """33 configurations of each job; half of the jobs run, in one of theirs."""
     found = []
     for _ in range(jobs):
@@ -38,7 +38,7 @@ def rows(jobs: int, chance: np.random.Generator) -> list[list[Candidate]]:
         has = int(chance.integers(0, KINDS * len(SIZES))) if chance.random() < 0.5 else -1
         found.append(
             [
-                Candidate(kind, gpus, float(speed[kind] * gpus**bend), kind * len(SIZES) + at == has)
+                GpuChoice(kind, gpus, float(speed[kind] * gpus**bend), kind * len(SIZES) + at == has)
                 for kind in range(KINDS)
                 for at, gpus in enumerate(SIZES)
             ]

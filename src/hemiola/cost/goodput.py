@@ -23,7 +23,7 @@ from hemiola.core.job import Batch, Configuration, Elastic
 from hemiola.cost.iteration import IterationModel, Need, speed_at
 
 __all__ = [
-    "Training", "best_configuration", "efficiency", "goodput", "iteration_s", "kept_worth", "own_configuration", "reference_goodput",
+    "TrainingStep", "best_configuration", "efficiency", "goodput", "iteration_s", "kept_worth", "own_configuration", "reference_goodput",
     "reference_hosts",
     "step_s", "throughput", "training_speed",
 ]  # fmt: skip
@@ -150,7 +150,7 @@ def reference_goodput(model: GoodputModel, job: Batch, hosts: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingStep:
     """How a job trains on a placement at one batch.
 
     Attributes:
@@ -172,7 +172,7 @@ class Training:
         noise_scale: float,
         gpu_speed: float,
         reference: float,
-    ) -> Training:
+    ) -> TrainingStep:
         """Of a job that was told to split its batch so.
 
         Args:

@@ -38,7 +38,7 @@ from hemiola.core.goodput import GoodputModel
 from hemiola.core.job import Batch, Configuration, Elastic
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.goodput import (
-    Training,
+    TrainingStep,
     efficiency,
     kept_worth,
     reference_goodput,
@@ -390,7 +390,7 @@ class SimulatedDriver(SimulatedReplay):
         job, hosts = task.job, placement.hosts
         elastic = job.is_elastic
         sized = job.sized(placement.gpus) if elastic else job
-        training: Training | None = None
+        training: TrainingStep | None = None
         delay_s = 0.0
         if self._handover:
             delay_s = self._wait_for_handover(placement, now)
@@ -435,7 +435,7 @@ class SimulatedDriver(SimulatedReplay):
 
     def _training(
         self, task: Task, model: GoodputModel, sized: Batch, placement: Placement
-    ) -> Training | None:
+    ) -> TrainingStep | None:
         """How it trains there at the batch that it was told, None where it was told none; sets what an iteration is worth."""
         assert isinstance(task, ElasticTask) and task.job.profile is not None
         told = task.configuration = self.view.jobs[task.job.id].configuration
@@ -445,7 +445,7 @@ class SimulatedDriver(SimulatedReplay):
             return None
         gpu_speed = task.job.profile.speed(self.view.topology.hosts.gpu_types[placement.hosts[0]])
         reference = reference_goodput(model, task.job, reference_hosts(self._model, task.job))
-        training = Training.of(model, told, len(placement.hosts), noise, gpu_speed, reference)
+        training = TrainingStep.of(model, told, len(placement.hosts), noise, gpu_speed, reference)
         task.best_s = training.worth_s
         return training
 
@@ -478,7 +478,7 @@ class SimulatedDriver(SimulatedReplay):
         self._await_noise(task)
         return Measured(now, task.job.id, task.speed, None, noise)
 
-    def _cross(self, task: Task, job: Batch, placement: Placement, training: Training | None) -> None:
+    def _cross(self, task: Task, job: Batch, placement: Placement, training: TrainingStep | None) -> None:
         """Share the network from when it is ready; until then its speed is told as if nobody disturbed it."""
         crossing = self._model.crossing(job, placement)
         if training is not None:

@@ -20,7 +20,7 @@ from hemiola.sched.optimise.allocation import Choices, allocate
 from hemiola.sched.optimise.programs import Budget
 from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policies.pollux import pollux_choices
-from hemiola.sched.policies.sia import Candidate, restart_factor, sia_choices, sia_sizes
+from hemiola.sched.policies.sia import GpuChoice, restart_factor, sia_choices, sia_sizes
 from hemiola.simulator.cluster import Costs
 
 pytest.importorskip("highspy")
@@ -31,11 +31,11 @@ COLUMNS = ((0, 1), (0, 2), (1, 1), (1, 2), (1, 4))
 BUDGET = Budget(nodes=500, gap=0.0)
 
 
-def table(rows: Any = TABLE) -> list[list[Candidate]]:
-    return [[Candidate(*column, goodput) for column, goodput in zip(COLUMNS, row, strict=True)] for row in rows]  # fmt: skip
+def table(rows: Any = TABLE) -> list[list[GpuChoice]]:
+    return [[GpuChoice(*column, goodput) for column, goodput in zip(COLUMNS, row, strict=True)] for row in rows]  # fmt: skip
 
 
-def chosen(rows: list[list[Candidate]], choices: Choices, capacities: list[float]) -> list[Candidate | None]:
+def chosen(rows: list[list[GpuChoice]], choices: Choices, capacities: list[float]) -> list[GpuChoice | None]:
     flat = [one for row in rows for one in row]
     found = allocate(choices, capacities, BUDGET)
     return [flat[choice] if choice >= 0 else None for choice in found.chosen]
@@ -75,7 +75,7 @@ goodputs = st.lists(st.floats(0.1, 10), min_size=len(COLUMNS), max_size=len(COLU
 )
 def test_the_program_is_what_enumeration_finds(jobs: Any, capacities: list[float], fairness: float) -> None:
     rows = [
-        [Candidate(*column, g, current=at == current) for at, (column, g) in enumerate(zip(COLUMNS, row, strict=True))]
+        [GpuChoice(*column, g, current=at == current) for at, (column, g) in enumerate(zip(COLUMNS, row, strict=True))]
         for row, current, _ in jobs
     ]  # fmt: skip
     factors = [factor if current >= 0 else 1.0 for _, current, factor in jobs]
@@ -91,7 +91,7 @@ def test_the_program_is_what_enumeration_finds(jobs: Any, capacities: list[float
 @given(goodputs, st.floats(0, 1), st.integers(0, 4))
 def test_nobody_is_stopped_rather_than_moved(row: list[float], factor: float, current: int) -> None:
     """The published program may: its move costs up to 200, its stop 1.1. Here whoever cannot stay moves, where it can."""
-    rows = [[Candidate(*column, g, current=at == current) for at, (column, g) in enumerate(zip(COLUMNS, row, strict=True))]]  # fmt: skip
+    rows = [[GpuChoice(*column, g, current=at == current) for at, (column, g) in enumerate(zip(COLUMNS, row, strict=True))]]  # fmt: skip
     gone = [0 if COLUMNS[current][0] == kind else 4 for kind in (0, 1)]
     if max(factor, 1e-3) ** -0.5 * 1.1 < 150:
         assert chosen(rows, sia_choices(rows, [factor], -0.5, 1.1, 0.01), gone)[0] is not None

@@ -37,7 +37,7 @@ from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policies.sia import (
     GAP,
-    Candidate,
+    GpuChoice,
     candidates,
     is_fixed,
     may_gain,
@@ -57,7 +57,7 @@ LEAST = 1e-3
 
 
 def pollux_choices(
-    rows: list[list[Candidate]], fair: list[float], factors: list[float], fairness: float
+    rows: list[list[GpuChoice]], fair: list[float], factors: list[float], fairness: float
 ) -> Choices:
     """The program's costs s^p, with more than the dearest of them for a job without GPUs.
 
@@ -148,7 +148,7 @@ class Pollux(Policy):
         }
 
 
-def _at(row: list[Candidate], gpus: float) -> float:
+def _at(row: list[GpuChoice], gpus: float) -> float:
     """Goodput with about so many GPUs: of the largest size up to that, or its part of the smallest."""
     if not row:
         return 1.0

@@ -41,7 +41,7 @@ from hemiola.sched.policy import Policy
 from hemiola.sched.rounds import Rounds, RoundsEvery, Share, capacity_of, fill, reassign, sizes_of, type_of
 from hemiola.sched.view import ClusterView
 
-__all__ = ["GAP", "Candidate", "Sia", "restart_factor", "sia_choices", "sia_sizes"]
+__all__ = ["GAP", "GpuChoice", "Sia", "restart_factor", "sia_choices", "sia_sizes"]
 
 ARRIVAL = ByArrival()
 MOST_COST = 200.0
@@ -76,7 +76,7 @@ def sia_sizes(sizes: Iterable[int], on_host: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class GpuChoice:
     """A configuration that a job may have.
 
     Attributes:
@@ -95,7 +95,7 @@ class Candidate:
 
 
 def sia_choices(
-    rows: list[list[Candidate]], factors: list[float], fairness: float, unserved: float, change: float
+    rows: list[list[GpuChoice]], factors: list[float], fairness: float, unserved: float, change: float
 ) -> Choices:
     """The program's costs: a row for each job, with its restart factor (1 for one that does not run).
 
@@ -214,7 +214,7 @@ def may_gain(view: ClusterView) -> bool:
     return len(view.inventory.pools) > 1 or any(job.elastic for job in view.running.values())
 
 
-def candidates(view: ClusterView, job: JobState, pools: list[GpuPool], *, all_sizes: bool = False) -> list[Candidate]:  # fmt: skip
+def candidates(view: ClusterView, job: JobState, pools: list[GpuPool], *, all_sizes: bool = False) -> list[GpuChoice]:  # fmt: skip
     """What a job may have, with its goodput; with `all_sizes` every number of GPUs within a host, too."""
     found = []
     able = {pool.gpu_type for pool in job.pools}
@@ -231,10 +231,10 @@ def candidates(view: ClusterView, job: JobState, pools: list[GpuPool], *, all_si
                 split = None
             current = here and gpus == job.gpus
             if current and split is not None and job.configuration is None:
-                found.append(Candidate(kind, gpus, view.estimates.speed_at(job, gpus), current))
+                found.append(GpuChoice(kind, gpus, view.estimates.speed_at(job, gpus), current))
                 current = False
             if goodput > 0:
-                found.append(Candidate(kind, gpus, goodput, current, job.configuration if current else split))
+                found.append(GpuChoice(kind, gpus, goodput, current, job.configuration if current else split))
     return found
 
 
@@ -247,7 +247,7 @@ def _sizes(view: ClusterView, job: JobState, on_host: int, all_sizes: bool) -> l
 
 
 def shares_of(
-    jobs: list[JobState], rows: list[list[Candidate]], found: Allocation, pools: list[GpuPool]
+    jobs: list[JobState], rows: list[list[GpuChoice]], found: Allocation, pools: list[GpuPool]
 ) -> list[Share]:
     """What the program gives each job."""
     flat = [one for row in rows for one in row]
