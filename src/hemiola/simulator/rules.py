@@ -194,6 +194,7 @@ PEERS = {
     "tiresias-sim": "hemiola.contrib.peers.simulators.tiresias:TiresiasSim",
     "muri-sim": "hemiola.contrib.peers.simulators.muri:MuriSim",
     "pollux-sim": "hemiola.contrib.peers.simulators.pollux:PolluxSim",
+    "shockwave-sim": "hemiola.contrib.peers.simulators.shockwave:ShockwaveSim",
 }
 """Rules that come with Hemiola and are loaded as anybody's own when they are asked for: module:class, by name."""
 
