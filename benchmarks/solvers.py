@@ -22,11 +22,11 @@ from hemiola.sched.optimise.programs import Budget, need_solver
 from hemiola.sched.policies.gavel import Wishes, cheapest, equal_share, fairest, max_min
 from hemiola.sched.policies.pollux import pollux_choices
 from hemiola.sched.policies.shockwave import WindowJob, plan_window
-from hemiola.sched.policies.sia import GpuChoice, sia_choices
+from hemiola.sched.policies.sia import GAP, GpuChoice, sia_choices
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
 KINDS = 3
-BUDGET = Budget(nodes=200, gap=1e-3)
+BUDGET = Budget(nodes=200, gap=GAP)
 Instance = Callable[[], object]
 
 

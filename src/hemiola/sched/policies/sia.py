@@ -45,7 +45,7 @@ __all__ = ["GAP", "GpuChoice", "Sia", "restart_factor", "sia_choices", "sia_size
 
 ARRIVAL = ByArrival()
 MOST_COST = 200.0
-GAP = 1e-3
+GAP = 3e-3
 """An allocation this close to the linear program's bound, as a share of it, is taken: less than a program that big gains by branching."""
 NEVER = 1e-3
 """The least that is left of a goodput: what r has no more to say about."""

@@ -121,10 +121,10 @@ class TrainedSteps(PeerTask):
         whole = SAMPLES[self.model] / self.batch
         return self.total * whole / math.ceil(whole)
 
-    def open_round(self, now: float) -> None:
-        """Work out what it does in the round that begins now."""
+    def open_round(self, now: float, swapped_s: float) -> None:
+        """Work out what it does in the round that begins now, after so long between rounds."""
         held_s = RESTART_S if self.fresh else 0.0
-        self.checkpoint_s += held_s
+        self.checkpoint_s += held_s + swapped_s
         if self.fresh:
             self.resume_s = now + held_s
         self.fresh = False
@@ -254,7 +254,7 @@ class ShockwaveReplay(PeerReplay[TrainedSteps]):
     ) -> None:
         super().__init__(view, jobs, tasks, TrainedSteps, record=record, progress=progress)
         self._arrived = 0
-        self._started = self._stopped = 0
+        self._started = 0
 
     def begin(self, task: TrainedSteps, placement: Placement, now: float) -> None:
         """It runs there from the round's begin on."""
@@ -267,21 +267,19 @@ class ShockwaveReplay(PeerReplay[TrainedSteps]):
         assert isinstance(told, ShockwaveEstimates)
         told.planning = True
         yield [*self._arrivals(), Timer(self.now, "")]
-        begin_s, idle = self.now, 0
+        begin_s, swapped_s, idle = self.now, 0.0, 0
         yield from self._end(told, begin_s, first=True)
         while not self.stop and self.ended < len(self.jobs):
             idle = 0 if self.running or self._arrived < len(self.jobs) else idle + 1
             if idle > IDLE_ROUNDS:
                 raise PolicyError("nothing runs while jobs wait", "start a job that fits an empty cluster")
             for task in self.running.values():
-                task.open_round(begin_s)
+                task.open_round(begin_s, swapped_s)
             yield from self._middle(told, begin_s + ROUND_S / 2)
             before = len(self.running)
             yield from self._end(told, begin_s + ROUND_S)
-            swapped = self._started or len(self.running) < before
-            begin_s = self.now + (SWAP_S if swapped else KEEP_S)
-            for task in self.running.values():
-                task.resume_s = max(task.resume_s, begin_s) if task.fresh else task.resume_s
+            swapped_s = SWAP_S if self._started or len(self.running) < before else KEEP_S
+            begin_s = self.now + swapped_s
 
     def _pass(self, now: float) -> None:
         self.ledger.pass_time(now - self.now, 0)
@@ -312,7 +310,15 @@ class ShockwaveReplay(PeerReplay[TrainedSteps]):
         ]:
             assert task.done_s is not None
             task.ran_s, task.round_s = task.ran_s + task.round_s, 0.0
+            self._hold(task.job.gpus * (now - task.done_s))
             yield self.finish(task, task.done_s)
+
+    def _hold(self, gpu_s: float) -> None:
+        """GPUs of a job that is done stay idle until that is noticed, wanted or not."""
+        if self.view.waiting:
+            self.ledger.waiting_gpu_s += gpu_s
+        else:
+            self.ledger.no_demand_gpu_s += gpu_s
 
     def _arrivals(self) -> Iterator[Event]:
         jobs = self.jobs
@@ -366,7 +372,8 @@ class ShockwaveSim(PeerRules):
             "contention": "none",
             "preemption cost": f"{RESTART_S:g} s without progress at every start, the first included",
             "host failure": "none",
-            "tie-break": "order of arrival",
+            "tie-break": "the later arrival",
+            "placement": "the hosts with the fewest free GPUs that suffice; it matters to no speed",
             **policy.card(),
             "seed": f"{seed} (nothing is drawn)",
         }
