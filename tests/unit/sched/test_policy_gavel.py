@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replays import check_run, cluster, job, profile, replay, times
 
+from hemiola.core.decisions import parts
 from hemiola.core.errors import PolicyError
 from hemiola.sched.optimise.programs import Budget
 from hemiola.sched.policies import policy_from_text
@@ -135,6 +136,15 @@ def test_the_most_steps_per_second_go_first() -> None:
     jobs = [job("slow", 0.0, 4, 2000.0, facts=slow), job("fast", 1.0, 4, 2000.0, facts=fast)]
     ends = times(replay(jobs, cluster([4]), "gavel:objective=throughput", costs=FREE))
     assert (ends["fast"][1] or 0.0) < (ends["slow"][1] or 0.0)
+
+
+@pytest.mark.parametrize("objective", ["max-min", "finish-time-fairness"])
+def test_a_budget_that_is_used_up_leaves_equal_shares_and_says_so(objective: str) -> None:
+    jobs = [job(f"j{n}", 10.0 * n, 4, 2000.0, profile=(FAST, EVEN)[n % 2]) for n in range(5)]
+    run = replay(jobs, TYPES, f"gavel:iterations=1,objective={objective}", costs=FREE)
+    assert {record.status for record in run.records} == {"finished"}
+    reasons = [part.reason for entry in run.decisions for part in parts(entry.decision)]
+    assert any("budget used up" in reason for reason in reasons)
 
 
 def test_three_alike_on_one_host_share_its_time() -> None:

@@ -16,9 +16,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from hemiola.core.errors import InternalError, PolicyError
 
-__all__ = ["Budget", "Program", "Solution", "Sparse", "good_enough", "need_solver", "solve"]
+__all__ = [
+    "Budget",
+    "BudgetUsedUpError",
+    "Program",
+    "Solution",
+    "Sparse",
+    "good_enough",
+    "need_solver",
+    "solve",
+]
 
 Floats = NDArray[np.float64]
+
+
+class BudgetUsedUpError(PolicyError):
+    """A solver found no answer at all within its budget."""
 
 
 @dataclass(frozen=True)
@@ -162,12 +175,24 @@ class Solution:
         """The incumbent.
 
         Raises:
-            PolicyError: if there is none; `what` says of what.
+            BudgetUsedUpError: if none was found in time; `what` says of what.
+            PolicyError: if there is none at all.
         """
-        if self.incumbent is None:
-            why = "no answer within its budget" if self.exhausted else "no answer at all"
-            raise PolicyError(f"{what} has {why}", "raise the policy's budget" if self.exhausted else "")
-        return self.incumbent
+        if self.incumbent is not None:
+            return self.incumbent
+        if self.exhausted:
+            raise BudgetUsedUpError(f"{what} has no answer within its budget", "raise the policy's budget")
+        raise PolicyError(f"{what} has no answer at all", "look for a job that cannot be placed anywhere")
+
+    def proved(self, what: str) -> Floats:
+        """The best x, and no other.
+
+        Raises:
+            BudgetUsedUpError: if the budget did not suffice to prove it; `what` says of what.
+        """
+        if self.exhausted:
+            raise BudgetUsedUpError(f"{what} is not solved within its budget", "raise the policy's budget")
+        return self.found(what)
 
 
 def need_solver() -> Any:

@@ -39,7 +39,7 @@ from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
 from hemiola.sched.inventory import GpuPool
 from hemiola.sched.job_state import ENDED, RUNNING, JobState
-from hemiola.sched.optimise.programs import Budget, Program, Sparse, solve
+from hemiola.sched.optimise.programs import Budget, BudgetUsedUpError, Program, Sparse, solve
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policies.sia import is_fixed
@@ -99,7 +99,7 @@ def max_min(wishes: Wishes, normaliser: Floats, budget: Budget, levels: int = LE
     worst = -1.0
     for _ in range(levels):
         found = solve(_max_min(wishes, normaliser, least), budget)
-        x = found.found("Gavel's program")
+        x = found.proved("Gavel's program")
         level = float(x[-1])
         worst = level if worst < 0 else worst
         prices = found.prices
@@ -109,7 +109,7 @@ def max_min(wishes: Wishes, normaliser: Floats, budget: Budget, levels: int = LE
         if not (least < 0).any() or not tight.any():
             break
     floor = np.where(least < 0, level * (1 - 1e-9), least)
-    shares = solve(_largest_sum(wishes, normaliser, floor), budget).incumbent
+    shares = solve(_largest_sum(wishes, normaliser, floor), budget).incumbent  # as good, if there is none
     return (x[:-1] if shares is None else shares).reshape(wishes.throughput.shape), worst
 
 
@@ -214,7 +214,8 @@ def _fair(
         return None
     need = np.where(left > 0, left / np.maximum(until_s, 1e-12), 0.0)
     ones = np.ones(len(left))
-    found = solve(_largest_sum(wishes, ones, need), budget).incumbent
+    answer = solve(_largest_sum(wishes, ones, need), budget)
+    found = answer.proved("Gavel's program of fairness") if answer.exhausted else answer.incumbent
     return None if found is None else found.reshape(wishes.throughput.shape)
 
 
@@ -226,7 +227,7 @@ def most_steps(wishes: Wishes, steps: Floats, budget: Budget) -> Floats:
     """
     raised = Wishes(wishes.throughput * steps[:, None], wishes.gpus, wishes.capacities)
     found = solve(_largest_sum(raised, np.ones(len(steps)), np.zeros(len(steps))), budget)
-    return found.found("Gavel's program of throughput").reshape(wishes.throughput.shape)
+    return found.proved("Gavel's program of throughput").reshape(wishes.throughput.shape)
 
 
 def cheapest(wishes: Wishes, normaliser: Floats, prices: Floats, budget: Budget) -> tuple[Floats, float]:
@@ -251,7 +252,7 @@ def cheapest(wishes: Wishes, normaliser: Floats, prices: Floats, budget: Budget)
         upper=free, maximise=True,
     )  # fmt: skip
     found = solve(program, budget)
-    x = found.found("Gavel's program of cost")
+    x = found.proved("Gavel's program of cost")
     scale = x[-1] if x[-1] > 0 else 1.0
     return (x[:-1] / scale).reshape(wishes.throughput.shape), found.objective
 
@@ -264,6 +265,7 @@ class TimeShares(Index):
 
     Attributes:
         shares: by job index, its row of X.
+        word: what is to be said of X where the solver's budget did not suffice.
         among: the jobs for which X was worked out; it is anew when these are others.
         kinds: names of the types.
     """
@@ -277,6 +279,7 @@ class TimeShares(Index):
         self._running: dict[int, tuple[int, float]] = {}
         self._alone: dict[int, tuple[float, float, float]] = {}
         self.among: set[int] = set()
+        self.word = ""
 
     def enter(self, job: JobState, now: float) -> None:
         """It came, or got GPUs."""
@@ -394,7 +397,7 @@ class Gavel(Policy):
         if book.among != {job.index for job in jobs}:
             self._work_out(view, book, jobs)
         shares = list(self._chosen(view, book, jobs))
-        says = f"it is furthest behind its share of time ({self.objective})"
+        says = f"it is furthest behind its share of time ({book.word or self.objective})"
         yield from reassign(view, shares, self.placement, says, "its share of time is used up for now")
 
     def _work_out(self, view: ClusterView, book: TimeShares, jobs: list[JobState]) -> None:
@@ -404,9 +407,22 @@ class Gavel(Policy):
         wishes = Wishes(wishes.throughput[able], wishes.gpus[able], wishes.capacities)
         book.shares = {}
         if len(able):
-            x = self._allocate(view, book, wishes, [jobs[i] for i in able])
+            x, book.word = self._within_budget(view, book, wishes, [jobs[i] for i in able])
             book.shares = {jobs[i].index: row for i, row in zip(able, x, strict=True)}
         book.among = {job.index for job in jobs}
+
+    def _within_budget(
+        self, view: ClusterView, book: TimeShares, wishes: Wishes, jobs: Sequence[JobState]
+    ) -> tuple[Floats, str]:
+        """X, or equal shares where the solver's budget did not suffice (a linear program that is cut short has no answer that
+        is any good), and what is to be said of that."""
+        try:
+            return self._allocate(view, book, wishes, jobs), ""
+        except BudgetUsedUpError:
+            equal = wishes.capacities / (len(jobs) * wishes.gpus[:, None])
+            equal = np.where(wishes.throughput > 0, equal, 0.0)
+            total = np.maximum(equal.sum(axis=1, keepdims=True), 1.0)
+            return equal / total, "budget used up, shares are equal"
 
     def _allocate(
         self, view: ClusterView, book: TimeShares, wishes: Wishes, jobs: Sequence[JobState]

@@ -79,8 +79,8 @@ def plan_window(
     """
     program = _program(jobs, gpus, rounds, round_s, makespan)
     relaxed = solve(program.relaxed(), budget)
-    x = relaxed.found("Shockwave's program")
-    if np.abs(x[:-1] - np.round(x[:-1])).max(initial=0.0) < WHOLE:
+    x = np.zeros(program.variables) if relaxed.incumbent is None else relaxed.incumbent
+    if relaxed.incumbent is not None and np.abs(x[:-1] - np.round(x[:-1])).max(initial=0.0) < WHOLE:
         return _counts(x, rounds), relaxed.word
     begin = _rounded(x, jobs, gpus, rounds, round_s)
     if good_enough(float(np.dot(np.asarray(program.cost), begin)), relaxed.objective, budget):
