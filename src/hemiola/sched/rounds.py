@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from hemiola.core.decisions import Change, Decision, Move, Placement, Reallocate, Resize, Start, Stop, WakeAt
 from hemiola.core.job import Configuration
 from hemiola.sched.inventory import GpuPool
@@ -174,12 +176,33 @@ def _changes(
 
 
 def _at_once(view: ClusterView, changes: Iterable[Change], reason: str) -> Iterator[Decision]:
-    """All in one decision, where the engine can; nothing where there is nothing to change."""
+    """All in one decision; where the engine turns out not to know how to, in a way that it can."""
     changes = tuple(changes)
+    knew = set(view.cannot)
+    yield from _together(view, changes, reason)
+    if Reallocate in view.cannot and Reallocate not in knew:
+        yield from changes
+    if Configuration in view.cannot and Configuration not in knew:
+        plain = tuple(_unsplit(change) for change in changes if not _is_done(view, change))
+        yield from _together(view, plain, reason)
+
+
+def _together(view: ClusterView, changes: tuple[Change, ...], reason: str) -> Iterator[Decision]:
     if len(changes) > 1 and Reallocate not in view.cannot:
         yield Reallocate(changes, reason)
     else:
         yield from changes
+
+
+def _unsplit(change: Change) -> Change:
+    """The same, with the batch left to the job."""
+    return replace(change, configuration=None) if isinstance(change, Start | Resize) else change
+
+
+def _is_done(view: ClusterView, change: Change) -> bool:
+    """Whether the job is as the change wants it: it was carried out alone."""
+    placement = None if isinstance(change, Stop) else change.placement
+    return view.jobs[change.job_id].placement == placement
 
 
 # ---- between rounds
@@ -194,7 +217,10 @@ def fill(view: ClusterView, order: Order, rule: Rule) -> Iterator[Decision]:
     while view.free and view.waiting and (job := queue.next()) is not None:
         placement = _widest_fit(view, job, rule)
         if placement is not None:
-            yield Start(job.id, placement, f"{order.says}; {rule.says}", split_at(view, job, placement))
+            says, split = f"{order.says}; {rule.says}", split_at(view, job, placement)
+            yield Start(job.id, placement, says, split)
+            if split is not None and job.status == WAITING and Configuration in view.cannot:
+                yield Start(job.id, placement, says)
         if job.status == WAITING:  # no room, or refused
             queue.block(job)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replays import check_run, cluster, job, profile, replay, times
 
-from hemiola.core.decisions import Configuration, Reallocate, Resize, parts
+from hemiola.core.decisions import EVERY_ABILITY, Configuration, Reallocate, Resize, parts
 from hemiola.core.errors import PolicyError
 from hemiola.core.goodput import GoodputModel, Noise
 from hemiola.core.job import Job
@@ -22,6 +22,8 @@ from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policies.pollux import pollux_choices
 from hemiola.sched.policies.sia import GpuChoice, restart_factor, sia_choices, sia_sizes
 from hemiola.simulator.cluster import Costs
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import Recording, simulate
 
 pytest.importorskip("highspy")
 
@@ -151,6 +153,19 @@ def test_a_lone_job_grows_and_is_told_its_batch(policy: str) -> None:
     last = [e.decision for e in run.decisions if isinstance(e.decision, Resize)][-1]
     assert isinstance(last.configuration, Configuration)
     assert last.configuration.batch > 64
+
+
+@pytest.mark.parametrize("policy", ["sia", "pollux", "afs"])
+@pytest.mark.parametrize("lacks", [{Configuration}, {Reallocate}, {Configuration, Reallocate}, {Resize}])
+def test_an_engine_that_can_less_runs_them_all_the_same(policy: str, lacks: set[type]) -> None:
+    """What it refuses once is asked of it another way."""
+    jobs = [trained("a", 0.0, 8, 3000.0), trained("b", 100.0, 4, 900.0), trained("c", 130.0, 2, 500.0)]
+    rules = Semantics(costs=COSTS, supports=EVERY_ABILITY - lacks)
+    run = simulate(
+        jobs, cluster([4, 4]), [policy], semantics=rules, recording=Recording(decisions=True)
+    ).runs[0]
+    assert {record.status for record in run.records} == {"finished"}
+    assert run.decisions_refused <= 6
 
 
 @pytest.mark.parametrize("policy", ["sia", "pollux"])
