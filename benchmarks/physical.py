@@ -138,6 +138,8 @@ def v100() -> Iterator[list[str]]:
     )
     yield beside("`themis`", "themis", "themis", muri(), plain)
     yield beside("with a lease, arrivals and starts as there", "themis:lease_s=360", "themis", near, costs)
+    blind = "themis:lease_s=360,oracle=false"
+    yield beside("and the work left unknown", blind, "themis", near, costs)
     yield beside("least time served, work left unknown", LeastServed(), "themis", near, costs)
 
 
