@@ -15,7 +15,7 @@ from replays import FREE, cluster, job, profile, replay
 from rich.console import Console
 
 from hemiola.analysis.cluster_metrics import summary
-from hemiola.core.decisions import Decision, Move, Placement, Reallocate, Resize, Start
+from hemiola.core.decisions import EVERY_ABILITY, Decision, Move, Placement, Reallocate, Resize, Start, Stop
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Batch, Workload, batch_job
@@ -32,7 +32,8 @@ from hemiola.sched.policies import policy_from_text
 from hemiola.sched.policies.pd_ors import PdOrs
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.simulator.simulate import simulate
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.simulate import Recording, simulate
 from hemiola.trace.workloads import read_workload
 from hemiola.trace.workloads.native import write_workload
 
@@ -381,3 +382,18 @@ def test_the_table_shows_utility_only_where_somebody_has_any() -> None:
         console.print(table(comparison))
         assert all(not record.declined for run in comparison.runs for record in run.records)
         assert ("of bound" in console.export_text()) is shown
+
+
+@pytest.mark.parametrize(
+    "text", ["pd-ors:slot_s=10", "pd-ors:slot_s=10,mode=theory", "drf:period_s=10", "optimus:period_s=10"]
+)
+@pytest.mark.parametrize("lacks", [{Resize}, {Move}, {Stop}, {Reallocate}])
+def test_an_engine_that_can_less_runs_them_all(text: str, lacks: set[type]) -> None:
+    """What it refuses once is not asked again and again."""
+    jobs = [worth(f"j{n}", 7.0 * n, 2 + n % 3, 60.0, 1.0 + n % 5, gpus_min=1, gpus_max=6) for n in range(8)]
+    rules = Semantics(costs=FREE, supports=EVERY_ABILITY - lacks)
+    run = simulate(jobs, cluster([4, 4]), [text], semantics=rules, recording=Recording(decisions=True)).runs[
+        0
+    ]
+    assert {record.status for record in run.records} == {"finished"}
+    assert run.decisions_refused <= (8 if "pd-ors" in text else 24)

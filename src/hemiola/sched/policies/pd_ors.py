@@ -132,14 +132,14 @@ class PdOrs(Policy):
     def _follow(self, view: ClusterView, book: Book) -> Iterator[Decision]:
         """Stop who is not to run now, and place who is."""
         due = book.due(view)
-        if self.mode == "theory":
+        if self.mode == "theory" and Stop not in view.cannot:
             for job_id in list(view.running):
                 plan = book.plans.get(job_id)
                 if plan and job_id not in due and plan.last >= book.slot and not view.jobs[job_id].job.pinned:
                     yield Stop(job_id, "its plan has nothing for it in this slot")
         for job_id, place in due.items():
             job = view.jobs[job_id]
-            if job.status not in (WAITING, RUNNING) or self._stays(job, place):
+            if job.status not in (WAITING, RUNNING) or self._stays(view, job, place):
                 continue
             found = self._room(view, job, place, due)
             if found is None:
@@ -148,15 +148,19 @@ class PdOrs(Policy):
                 yield Stop(victim.id, f"{job.id} has a plan for its GPUs")
             yield self._put(job, found[1], f"{book.plans[job_id].reason}; slot {place.slot}")
 
-    def _stays(self, job: JobState, place: SlotPlan) -> bool:
-        """Whether it already runs as planned: in practice anywhere, in theory on these hosts."""
+    def _stays(self, view: ClusterView, job: JobState, place: SlotPlan) -> bool:
+        """Whether it runs as planned (in practice anywhere, in theory on these hosts), or the engine has no way to change that."""
         if job.status != RUNNING or job.placement is None:
             return False
         if job.job.pinned:
             return True
         if job.placement.gpus != _gpus(job, place):
-            return False
-        return self.mode == "practical" or set(job.placement.everywhere) == set(place.hosts)
+            return Resize in view.cannot
+        return (
+            Move in view.cannot
+            or self.mode == "practical"
+            or set(job.placement.everywhere) == set(place.hosts)
+        )
 
     def _put(self, job: JobState, placement: Placement, reason: str) -> Decision:
         if job.status == WAITING:
@@ -171,7 +175,7 @@ class PdOrs(Policy):
         """Who has to leave, and where the job then goes: as planned, or where there is room; None if nowhere."""
         spare = [
             other for other in reversed(view.running.values())
-            if other.id not in due and not other.job.pinned and other is not job
+            if other.id not in due and not other.job.pinned and other is not job and Stop not in view.cannot
         ]  # fmt: skip
         with view.supposing() as trial:
             if job.status == RUNNING:
