@@ -381,6 +381,11 @@ The workload is made by the ranges that OASiS and PD-ORS were evaluated with, an
 ten minutes, sigmoid utilities (10 % indifferent to time, 55 % sensitive, 35 % critical). `pd-ors`'s scale of prices was tuned
 on other draws (5 machines). Figures of utility repeat to the byte; decision times do not, and those of `pd-ors` hold what it
 takes to plan all jobs anew when a slot begins.
+
+Two things set `pd-ors` apart from its theory, and the table does not part them: prices at a scale that means something, and
+plans made anew while idle GPUs go to whoever waits. `pd-ors:mode=theory` and `earliest-finish` keep their plans, and a job
+waits for its slot though GPUs idle: where demand is high, FIFO with back-filling passes them. The strongest baseline is
+Optimus, which knows the work left as `pd-ors` does.
 """
 
 
