@@ -13,6 +13,7 @@ from hemiola.report.words import (
     Column,
     cell,
     change,
+    columns_of,
     never_ran,
     seed_count,
     semantics_card,
@@ -54,6 +55,8 @@ class ComparisonTable:
         else:
             yield self._table(COLUMNS[:4], with_change=True)
             yield self._table(COLUMNS[4:], with_change=False)
+        if more := columns_of(self.figures)[len(COLUMNS) :]:
+            yield self._table(more, with_change=True)
         yield from self._notes()
         yield from self._card()
 
