@@ -17,15 +17,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from hemiola.core.errors import InputError
 
 __all__ = [
     "BatchWait",
+    "MeasuredRange",
     "QueueState",
     "RequestFit",
     "StoreModel",
+    "StoreProbe",
+    "SurfacePoint",
     "batch_wait",
     "buffer_batches",
     "connection_paces",
@@ -168,6 +172,64 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[np.ndarray, np.ndar
     if len(np.unique(table[:, 0])) < 2:
         raise InputError(f"{len(table)} requests of one size", "measure requests of two sizes or more")
     return table[:, 0], table[:, 1]
+
+
+# ---- what a probe finds ------------------------------------------------------------------
+
+
+class MeasuredRange(msgspec.Struct, frozen=True):
+    """A value and where it lies with 90 %."""
+
+    value: float
+    low: float
+    high: float
+
+
+class SurfacePoint(msgspec.Struct, frozen=True):
+    """What was measured with so many requests of this size at once."""
+
+    read_bytes: int
+    in_flight: int
+    goodput_bytes_per_s: float
+
+
+class StoreProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe found.
+
+    Attributes:
+        url: of the object that was read.
+        size_bytes: its size.
+        latency_s, stream_bytes_per_s, share_bytes_per_s: L, b and C.
+        connect_s: what the first request of a connection took longer (TCP, TLS, authorisation).
+        cold_s, warm_s: a range of 1 MiB (or the whole object) for the first and for the second time, the quicker of three.
+        surface: goodput by size and requests.
+        saturated: whether C was reached; else it is the best that was seen.
+        read_bytes_total, seconds: what the probe used.
+    """
+
+    schema: str = "hemiola.io-probe/1"
+    url: str
+    size_bytes: int
+    latency_s: MeasuredRange
+    stream_bytes_per_s: MeasuredRange
+    share_bytes_per_s: MeasuredRange
+    connect_s: float
+    cold_s: float
+    warm_s: float
+    surface: tuple[SurfacePoint, ...]
+    saturated: bool
+    read_bytes_total: int
+    seconds: float
+
+    def model(self) -> StoreModel:
+        """As the cost model takes it."""
+        share = self.share_bytes_per_s.value
+        return StoreModel(self.latency_s.value, min(self.stream_bytes_per_s.value, share), share)
+
+    @property
+    def cached(self) -> bool:
+        """Whether a second read was so much quicker that a cache answered it."""
+        return self.warm_s < 0.5 * self.cold_s
 
 
 # ---- who waits for data ----------------------------------------------------------------------

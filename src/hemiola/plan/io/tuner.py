@@ -51,6 +51,7 @@ class ReadWindow(NamedTuple):
         failures: of them by 429, 503, a time-out or a reset.
         first_byte_s: lower quartile of the time to the first byte; 0 if none came.
         cpu: part of the time that the process computed, on one core.
+        read_bytes: mean size of a request, where objects are smaller than what was set; 0: as it was set.
     """
 
     at_s: float
@@ -62,6 +63,7 @@ class ReadWindow(NamedTuple):
     failures: int = 0
     first_byte_s: float = 0.0
     cpu: float = 0.0
+    read_bytes: float = 0.0
 
     @property
     def goodput_bytes_per_s(self) -> float:
@@ -160,6 +162,7 @@ class ReadTuner:
         self.limits = limits or ReadLimits()
         self.store = store
         self.read_bytes = self.limits.read_bytes(store)
+        self._asked = float(self.read_bytes)
         self._in_flight = self._bounded(4)
         self._ramping = True
         self._best = 0.0
@@ -175,10 +178,11 @@ class ReadTuner:
     @property
     def alone_s(self) -> float:
         """T0: one request with nothing beside it."""
-        return self.store.request_s(self.read_bytes)
+        return self.store.request_s(self._asked)
 
     def observe(self, window: ReadWindow) -> ReadSetting:
         """Take what was seen, and say how to read next."""
+        self._asked = min(window.read_bytes, 2.0 * self.read_bytes) or float(self.read_bytes)
         if window.requests and window.failures > self._bearable(window) * window.requests:
             return self._failing(window)
         if window.arrived_bytes <= 0 or window.duration_s <= 0:
@@ -197,14 +201,14 @@ class ReadTuner:
         goodput, c = window.goodput_bytes_per_s, self._in_flight
         self._best = max(self._best, goodput)
         more = self._bounded(4 * c)
-        if goodput >= SATURATED * c * self.read_bytes / self.alone_s and more > c:
+        if goodput >= SATURATED * c * self._asked / self.alone_s and more > c:
             self._in_flight = more
             return self._set("ramp: streams still add up")
         self._ramping = False
         return self._at_knee(self._best, "the model's knee")
 
     def _at_knee(self, share: float, why: str) -> ReadSetting:
-        self._in_flight = self._bounded(math.ceil(MARGIN * share * self.alone_s / self.read_bytes))
+        self._in_flight = self._bounded(math.ceil(MARGIN * share * self.alone_s / self._asked))
         self._base, self._rest_up, self._rest_down = None, 0, 0
         return self._set(why)
 
@@ -215,12 +219,12 @@ class ReadTuner:
         before = self._base
         self._base = goodput if before is None else 0.7 * before + 0.3 * goodput
         self._rest_up, self._rest_down = self._rest_up - 1, self._rest_down - 1
-        queueing = window.in_flight * self.read_bytes / goodput / self.alone_s
+        queueing = window.in_flight * self._asked / goodput / self.alone_s
         if before is not None and not 0.75 * before < goodput < 1.33 * before:
             return self._try(2.0, window, changed=True)
         if window.cpu < 0.9 and self._rest_up <= 0 and (queueing <= 1.3 or self._rest_up <= -REST_WINDOWS):
             return self._try(self._factor, window)
-        if self._rest_down <= 0 and 0.8 * c * self.read_bytes / self.alone_s >= (1 - KEPT_FALL) * goodput:
+        if self._rest_down <= 0 and 0.8 * c * self._asked / self.alone_s >= (1 - KEPT_FALL) * goodput:
             return self._try(0.8, window)
         return self._hold("nothing better is near")
 
@@ -268,7 +272,7 @@ class ReadTuner:
         better = self.limits.read_bytes(self.store)
         if better >= 4 * self.read_bytes or better * 4 <= self.read_bytes:
             self._in_flight = max(2, round(self._in_flight * self.read_bytes / better))
-            self.read_bytes = better
+            self.read_bytes, self._asked = better, float(better)
         self._in_flight = self._bounded(2 * self._in_flight)
         return self._set("ramp: streams are slower, and still add up")
 
@@ -282,10 +286,10 @@ class ReadTuner:
 
     def _learn(self, window: ReadWindow) -> None:
         """More requests gave more: what one takes now is no queue, so the stream is what it seems."""
-        seen_s = window.in_flight * self.read_bytes / window.goodput_bytes_per_s
+        seen_s = window.in_flight * self._asked / window.goodput_bytes_per_s
         first_s = window.first_byte_s or self.store.latency_s
         latency_s = min(first_s, 0.9 * seen_s)
-        self.store = StoreModel(latency_s, self.read_bytes / (seen_s - latency_s))
+        self.store = StoreModel(latency_s, self._asked / (seen_s - latency_s))
 
     # ---- failures ----
 
@@ -332,7 +336,7 @@ class ReadTuner:
         return self._hold("the consumer sets the pace")
 
     def _bounded(self, in_flight: int) -> int:
-        return max(1, min(in_flight, self.limits.most(self.read_bytes)))
+        return max(1, min(in_flight, self.limits.most(min(self.read_bytes, self._asked))))
 
     def _hold(self, why: str) -> ReadSetting:
         self.setting = self.setting._replace(settle_s=0.0, reason=why)
