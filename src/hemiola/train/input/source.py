@@ -253,25 +253,45 @@ class HttpSource(ByteSource):
         return self._secure, self._host, self._port
 
 
+_open: set[http.client.HTTPConnection] = set()
+"""Of all threads. A forked process keeps them: to close one whose lock a thread held would wait for ever."""
+
+
+class _Connections(dict[Any, http.client.HTTPConnection]):
+    """A thread's connections, closed when the thread ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        if self._pid == os.getpid():
+            for connection in self.values():
+                _open.discard(connection)
+                connection.close()
+
+
 _ours = threading.local()
 
 
 def _connection(secure: bool, host: str, port: int | None) -> tuple[http.client.HTTPConnection, bool]:
     """This thread's connection to a host, and whether it is new; a forked process makes its own."""
     if getattr(_ours, "pid", None) != os.getpid():
-        _ours.pid, _ours.connections = os.getpid(), {}
-    known: dict[Any, http.client.HTTPConnection] = _ours.connections
+        _ours.pid, _ours.connections = os.getpid(), _Connections()
+    known: _Connections = _ours.connections
     found = known.get((secure, host, port))
     if found is not None:
         return found, False
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     found = known[secure, host, port] = kind(host, port, timeout=TIMEOUT_S)
+    _open.add(found)
     return found, True
 
 
 def _drop(source: HttpSource) -> None:
     connection = getattr(_ours, "connections", {}).pop(source.key, None)
     if connection is not None:
+        _open.discard(connection)
         connection.close()
 
 
