@@ -45,6 +45,7 @@ VERBS = {
     "lab run": "lab:run",
     "lab status": "lab:status",
     "lab down": "lab:down",
+    "lab store": "lab_store:store",
     "lab slurm up": "lab_slurm:up",
     "lab slurm status": "lab_slurm:status",
     "lab slurm env": "lab_slurm:env",

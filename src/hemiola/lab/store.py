@@ -39,9 +39,19 @@ import msgspec
 
 from hemiola.core.errors import LabError
 
-__all__ = ["Popen", "SeaweedStore", "StoreServer", "StoreSettings", "main", "serve", "weed_program"]
+__all__ = [
+    "Popen",
+    "SeaweedStore",
+    "StoreServer",
+    "StoreSettings",
+    "change_at",
+    "main",
+    "seaweed",
+    "serve",
+    "weed_program",
+]
 
-MAX_PACING_RATE, UNSENT = 47, 0x894B
+MAX_PACING_RATE, UNSENT, TCP_CLOSE = 47, 0x894B, 7
 SEGMENT_BYTES = 1448
 """TCP leaves the first ten segments of a connection unpaced: on a loop device they would be 64 KB each."""
 READY_S = 20.0
@@ -238,7 +248,7 @@ class _RangeServer:
         try:
             connection.sendall(head)
             connection.sendall(sent)
-            while (left := _unsent(connection)) > 0:
+            while (left := _unsent(connection)) > 0 and not _hung_up(connection):
                 time.sleep(min(0.05, max(0.0002, left / self.shares.rate())))
         finally:
             self.shares.end(connection)
@@ -266,6 +276,11 @@ def _span(text: str | None, size: int) -> tuple[int, int] | None:
 def _unsent(connection: socket.socket) -> int:
     """Bytes that the kernel has yet to send; those that are not acknowledged say little, for readers delay that."""
     return int(struct.unpack("i", fcntl.ioctl(connection, UNSENT, b"\0\0\0\0"))[0])
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Whether the reader has gone: what is unsent then stays so."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
 
 
 def _trickle(connection: socket.socket, head: bytes, body: memoryview) -> bool:
@@ -312,10 +327,11 @@ class StoreServer:
 
     Attributes:
         url: where its objects are: url + "/" + the file's path in the folder.
+        control: the Unix socket by which it is changed.
     """
 
     def __init__(self, process: subprocess.Popen[Any], url: str, control: Path) -> None:
-        self._process, self.url, self._control = process, url, control
+        self._process, self.url, self.control = process, url, control
 
     def __enter__(self) -> Self:
         return self
@@ -339,7 +355,7 @@ class StoreServer:
         Raises:
             LabError: a setting that there is not, or the server is gone.
         """
-        return change_at(self._control, settings)
+        return change_at(self.control, settings)
 
     def down(self) -> None:
         """End it."""
@@ -347,7 +363,7 @@ class StoreServer:
         self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
-        shutil.rmtree(self._control.parent, ignore_errors=True)
+        shutil.rmtree(self.control.parent, ignore_errors=True)
 
 
 def change_at(control: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ FAILING = 0.05
 """More than this part of requests failing is an answer to how many there are."""
 KEPT_FALL = 0.04
 """Fewer requests are kept if they cost no more than this."""
-WORTH = 0.1
+WORTH = 0.07
 """More requests are kept if goodput rises by half of what they did, or by this much."""
 REST_WINDOWS = 6
 REMEMBERED_S = 60.0
@@ -224,7 +224,8 @@ class ReadTuner:
             return self._try(2.0, window, changed=True)
         if window.cpu < 0.9 and self._rest_up <= 0 and (queueing <= 1.3 or self._rest_up <= -REST_WINDOWS):
             return self._try(self._factor, window)
-        if self._rest_down <= 0 and 0.8 * c * self._asked / self.alone_s >= (1 - KEPT_FALL) * goodput:
+        fewer = min(c - 1, round(0.8 * c))
+        if self._rest_down <= 0 and fewer * self._asked / self.alone_s >= (1 - KEPT_FALL) * goodput:
             return self._try(0.8, window)
         return self._hold("nothing better is near")
 

@@ -39,6 +39,7 @@ from hemiola.plan.io.tuner import ReadLimits
 from hemiola.train.input.probe import measure_stream
 from hemiola.train.input.reader import PendingRange, RangeReader
 from hemiola.train.input.samples import RangeRequests
+from hemiola.train.input.share import share_input
 from hemiola.train.input.source import StoreChangedError
 
 __all__ = ["PrefetchLoader", "prefetch"]
@@ -345,6 +346,7 @@ class PrefetchLoader:
         self.resumed_workers: dict[int, bytes] = {}
         self._worker_rng: dict[int, bytes] = {}
         self._running: _Batches | None = None
+        self._shares = False
 
     def _make_reader(self, store: StoreModel | None) -> RangeReader:
         if store is None and len(self.dataset):
@@ -380,6 +382,9 @@ class PrefetchLoader:
             self._running.abandon()
             if self.drawn:
                 self._put_back(self.drawn)
+        if not self._shares:
+            self._shares = True
+            share_input(self.reader)
         resume, self._resume = self._resume, None
         if resume is not None:
             self._replay(resume)

@@ -157,6 +157,12 @@ class RangeReader:
             `limits.read_most_bytes`.
         patience: with what fails.
         refresh: called once, when access is denied: to renew credentials.
+
+    Attributes:
+        rate_bytes_per_s: what starts of requests keep to; may be changed at any time.
+        flights_s: requests in flight, added up over time.
+        hungry_s: how long there were reads that could not begin at once.
+        counts: what was done.
     """
 
     def __init__(
@@ -188,6 +194,7 @@ class RangeReader:
         self._bucket_s = 0.0
         self._updated_s = time.monotonic()
         self._window = _Window(self._updated_s + 1e-3, cpu_s=time.process_time())
+        self.flights_s = self.hungry_s = 0.0
         self._durations: deque[tuple[float, int]] = deque(maxlen=200)
         self.first_bytes_s: deque[float] = deque(maxlen=100)
         self.streams_bytes_per_s: deque[float] = deque(maxlen=100)
@@ -405,6 +412,8 @@ class RangeReader:
         """Add up the time since the last change; close the window when it is over. Under the lock."""
         now_s = time.monotonic()
         window, since_s = self._window, max(self._updated_s, self._window.begins_s)
+        self.flights_s += self._active * (now_s - self._updated_s)
+        self.hungry_s += bool(self._waiting) * (now_s - self._updated_s)
         self._updated_s = now_s
         if now_s > since_s:
             window.flights_s += self._active * (now_s - since_s)

@@ -123,7 +123,7 @@ def test_expired_credentials_are_renewed_once(server: StoreServer) -> None:
 def test_a_trickle_is_asked_for_a_second_time_once(server: StoreServer) -> None:
     source = HttpSource(f"{server.url}/big")
     made = reader()
-    for at in range(0, 20):
+    for at in range(20):
         made.submit(source, at << 16, 1 << 16).wait()
     server.change(trickling=1.0)
     piece = made.submit(source, 0, 1 << 16)
