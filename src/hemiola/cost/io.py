@@ -24,6 +24,7 @@ from hemiola.core.errors import InputError
 
 __all__ = [
     "BatchWait",
+    "InputForecast",
     "MeasuredRange",
     "QueueState",
     "RequestFit",
@@ -35,6 +36,7 @@ __all__ = [
     "connection_paces",
     "connection_shares",
     "fit_requests",
+    "forecast_input",
     "jain_index",
     "mean_value_analysis",
     "robust_requests",
@@ -271,6 +273,57 @@ def synchronous_iteration_s(
     rates = list(goodputs_bytes_per_s)
     slowest = sum(rates) / len(rates) if equalised else min(rates)
     return batch_wait(compute_s, batch_bytes, slowest).iteration_s
+
+
+class InputForecast(NamedTuple):
+    """An iteration with its input.
+
+    Attributes:
+        iteration_s: its batch is read while the one before is computed.
+        stall_s: of it, waiting for data.
+        share_bytes_per_s: what one rank gets of the store.
+        read_bytes, in_flight: with which reads it gets that.
+    """
+
+    iteration_s: float
+    stall_s: float
+    share_bytes_per_s: float
+    read_bytes: int
+    in_flight: int
+
+    @property
+    def sentence(self) -> str:
+        """Whether input limits, in words."""
+        if self.stall_s <= 0:
+            return f"not input-bound: {self.in_flight} reads of {_kib(self.read_bytes)} at once keep up with computing"
+        return (
+            f"input-bound: {100 * self.stall_s / self.iteration_s:.0f} % of the iteration waits, even with "
+            f"{self.in_flight} reads of {_kib(self.read_bytes)} at once"
+        )
+
+
+def forecast_input(
+    iteration_s: float, batch_bytes: float, store: StoreModel, ranks: int = 1
+) -> InputForecast:
+    """What an iteration takes when each rank reads its batch from a store that all share.
+
+    Args:
+        iteration_s: without input.
+        batch_bytes: that each rank reads in an iteration.
+        store: as one reader alone sees it; its share is divided among the ranks.
+        ranks: that read at once.
+    """
+    if not batch_bytes >= 0 or ranks < 1:
+        raise InputError(f"{batch_bytes} bytes for each of {ranks} ranks", "give bytes from 0 on, and a rank")
+    own = store.with_share(store.share_bytes_per_s / ranks)
+    read = own.read_bytes()
+    flights = own.knee(read)
+    wait = batch_wait(iteration_s, batch_bytes, own.goodput(read, flights))
+    return InputForecast(wait.iteration_s, wait.stall_s, own.goodput(read, flights), read, flights)
+
+
+def _kib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**20:g} MiB" if size_bytes >= 2**20 else f"{size_bytes / 1024:.0f} KiB"
 
 
 def buffer_batches(mean_s: float, deviation_s: float, z: float = 2.33) -> int:

@@ -18,6 +18,7 @@ from hemiola.cost.io import (
     connection_paces,
     connection_shares,
     fit_requests,
+    forecast_input,
     jain_index,
     mean_value_analysis,
     robust_requests,
@@ -78,6 +79,14 @@ def test_an_iteration_waits_for_the_longer_of_computing_and_reading() -> None:
     assert synchronous_iteration_s(0.1, 4e6, [40e6, 10e6]) == pytest.approx(0.4)
     assert synchronous_iteration_s(0.1, 4e6, [40e6, 10e6], equalised=True) == pytest.approx(0.16)
     assert buffer_batches(0.1, 0.1) == 6 and buffer_batches(0.1, 0.0) == 1
+
+
+def test_a_job_is_input_bound_where_its_ranks_share_too_little() -> None:
+    store = StoreModel(0.02, 20e6, 50e6)
+    alone, four = forecast_input(0.1, 4e6, store), forecast_input(0.1, 4e6, store, ranks=4)
+    assert (alone.iteration_s, alone.stall_s) == (0.1, 0.0) and "not input-bound" in alone.sentence
+    assert four.iteration_s == pytest.approx(0.32) and four.share_bytes_per_s == 12.5e6
+    assert four.sentence.startswith("input-bound: 69 % of the iteration waits")
 
 
 def test_a_link_divides_itself_by_connections() -> None:

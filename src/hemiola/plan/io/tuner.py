@@ -1,7 +1,7 @@
 """How many reads in flight, and how large: from measured latency and stream rate, then by paired steps.
 
 In the style of Diot (its text is not public). The start is the model's, not a search's: the read size spends a fifth
-of a request waiting, a short ramp finds what the store gives in all, and the concurrency is 1.15 times the knee.
+of a request waiting, a short ramp finds what the store gives in all, and the concurrency is 1.15 times the knee and one more.
 After that one step at a time is tried and compared with the window before it.
 
 Two simpler ways fail. Steering by the request time alone ends in a death spiral when streams become slower: the time
@@ -23,8 +23,9 @@ from hemiola.cost.io import READ_LEAST_BYTES, READ_MOST_BYTES, StoreModel
 
 __all__ = ["ReadLimits", "ReadSetting", "ReadTuner", "ReadWindow", "worker_share"]
 
-MARGIN = 1.15
-"""Concurrency over the knee."""
+MARGIN, SPARE = 1.15, 1
+"""Concurrency over the knee, as a factor and in requests: at the knee itself the share is reached only if requests
+never come together (mean value analysis says how much is lost where they do)."""
 SATURATED = 0.75
 """Below this part of what streams could give, the store or the link is full."""
 FAILING = 0.05
@@ -208,7 +209,8 @@ class ReadTuner:
         return self._at_knee(self._best, "the model's knee")
 
     def _at_knee(self, share: float, why: str) -> ReadSetting:
-        self._in_flight = self._bounded(math.ceil(MARGIN * share * self.alone_s / self._asked))
+        knee = share * self.alone_s / self._asked
+        self._in_flight = self._bounded(math.ceil(MARGIN * knee) + SPARE)
         self._base, self._rest_up, self._rest_down = None, 0, 0
         return self._set(why)
 

@@ -7,6 +7,7 @@ window by window.
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import statistics
@@ -21,11 +22,13 @@ from itertools import pairwise
 from hemiola.core.errors import StoreError
 from hemiola.cost.io import StoreModel
 from hemiola.plan.io.tuner import ReadLimits, ReadTuner, ReadWindow
-from hemiola.train.input.source import ByteSource, StoreBusyError
+from hemiola.train.input.source import ByteSource, StoreBusyError, hang_up
 
 __all__ = ["PendingRange", "RangeReader", "ReadPatience", "ReaderCounts"]
 
 LOOK_S = 0.1
+END_S = 0.8
+THREAD = "hemiola-read"
 FIRST_GUESS = StoreModel(0.02, 50e6)
 """Of a store that nobody has probed: the first windows correct it."""
 
@@ -276,7 +279,7 @@ class RangeReader:
     def _staff(self, extra: int = 0) -> None:
         while self._threads < min(self.in_flight, self._active + len(self._waiting)) + extra:
             self._threads += 1
-            threading.Thread(target=self._work, name="hemiola-read", daemon=True).start()
+            threading.Thread(target=self._work, name=THREAD, daemon=True).start()
 
     def _work(self) -> None:
         while (read := self._next()) is not None:
@@ -473,3 +476,17 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _end() -> None:
+    """At the process's end: a thread that still reads then would hold a lock that the interpreter wants."""
+    for reader in list(_readers):
+        reader.close()
+    hang_up()
+    until_s = time.monotonic() + END_S
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+
+atexit.register(_end)

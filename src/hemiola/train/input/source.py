@@ -6,8 +6,11 @@ is an error that names it, never a mix of two. Lengths are verified here, and re
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import socket
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -26,6 +29,7 @@ __all__ = [
     "S3Source",
     "StoreBusyError",
     "StoreChangedError",
+    "hang_up",
     "open_source",
 ]
 
@@ -265,7 +269,7 @@ class _Connections(dict[Any, http.client.HTTPConnection]):
         self._pid = os.getpid()
 
     def __del__(self) -> None:
-        if self._pid == os.getpid():
+        if self._pid == os.getpid() and not sys.is_finalizing():
             for connection in self.values():
                 _open.discard(connection)
                 connection.close()
@@ -286,6 +290,14 @@ def _connection(secure: bool, host: str, port: int | None) -> tuple[http.client.
     found = known[secure, host, port] = kind(host, port, timeout=TIMEOUT_S)
     _open.add(found)
     return found, True
+
+
+def hang_up() -> None:
+    """Break off what any thread of this process reads over http: for the process's end."""
+    for connection in list(_open):
+        if connection.sock is not None:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _drop(source: HttpSource) -> None:
