@@ -102,9 +102,9 @@ class StoreModel:
         least_bytes: int = READ_LEAST_BYTES,
         most_bytes: int = READ_MOST_BYTES,
     ) -> int:
-        """A read size that spends about 1 / (1 + phi) of a request waiting: a power of two."""
+        """A read size that spends at most 1 / (1 + phi) of a request waiting, where it may be so large: a power of two."""
         target = max(1.0, phi * self.latency_s * self.stream_bytes_per_s)
-        return int(min(max(2 ** round(math.log2(target)), least_bytes), most_bytes))
+        return int(min(max(2 ** math.ceil(math.log2(target)), least_bytes), most_bytes))
 
     def with_share(self, share_bytes_per_s: float) -> StoreModel:
         """The same store where all requests together get another rate."""

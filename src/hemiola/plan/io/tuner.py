@@ -30,8 +30,8 @@ SATURATED = 0.75
 """Below this part of what streams could give, the store or the link is full."""
 FAILING = 0.05
 """More than this part of requests failing is an answer to how many there are."""
-KEPT_FALL = 0.04
-"""Fewer requests are kept if they cost no more than this."""
+KEPT_FALL = 0.03
+"""Fewer requests are kept if they cost no more than this of the most that was seen: small losses would add up."""
 WORTH = 0.07
 """More requests are kept if goodput rises by half of what they did, or by this much."""
 REST_WINDOWS = 6
@@ -168,6 +168,7 @@ class ReadTuner:
         self._ramping = True
         self._best = 0.0
         self._base: float | None = None
+        self._peak = 0.0
         self._step: _Step | None = None
         self._factor = 1.25
         self._rest_up = self._rest_down = 0
@@ -211,7 +212,7 @@ class ReadTuner:
     def _at_knee(self, share: float, why: str) -> ReadSetting:
         knee = share * self.alone_s / self._asked
         self._in_flight = self._bounded(math.ceil(MARGIN * knee) + SPARE)
-        self._base, self._rest_up, self._rest_down = None, 0, 0
+        self._base, self._peak, self._rest_up, self._rest_down = None, 0.0, 0, 0
         return self._set(why)
 
     # ---- paired steps ----
@@ -220,6 +221,7 @@ class ReadTuner:
         goodput, c = window.goodput_bytes_per_s, self._in_flight
         before = self._base
         self._base = goodput if before is None else 0.7 * before + 0.3 * goodput
+        self._peak = max(self._peak, self._base)
         self._rest_up, self._rest_down = self._rest_up - 1, self._rest_down - 1
         queueing = window.in_flight * self._asked / goodput / self.alone_s
         if before is not None and not 0.75 * before < goodput < 1.33 * before:

@@ -487,6 +487,8 @@ def _end() -> None:
     for thread in threading.enumerate():
         if thread.name == THREAD:
             thread.join(max(0.0, until_s - time.monotonic()))
+    if not any(thread.name == THREAD for thread in threading.enumerate()):
+        hang_up(close=True)
 
 
 atexit.register(_end)

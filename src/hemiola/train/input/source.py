@@ -292,10 +292,12 @@ def _connection(secure: bool, host: str, port: int | None) -> tuple[http.client.
     return found, True
 
 
-def hang_up() -> None:
-    """Break off what any thread of this process reads over http: for the process's end."""
+def hang_up(*, close: bool = False) -> None:
+    """Break off what any thread of this process reads over http, or close it where none reads: for the process's end."""
     for connection in list(_open):
-        if connection.sock is not None:
+        if close:
+            connection.close()
+        elif connection.sock is not None:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
