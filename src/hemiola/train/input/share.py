@@ -84,7 +84,8 @@ class InputShare:
         while not self._stopped.wait(EVERY_S):
             try:
                 self.step(time.monotonic())
-            except Exception:  # rank 0 has ended, and its store with it
+            except Exception as error:  # rank 0 has ended, and its store with it
+                print(f"hemiola input: rank {self._rank} shares no longer: {error}", file=sys.stderr)
                 break
         self._reader.rate_bytes_per_s = math.inf
 
