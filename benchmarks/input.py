@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -132,7 +133,7 @@ def set_store(server: StoreServer, model: StoreModel) -> None:
 
 
 def loaders(server: StoreServer, folder: Path, model: StoreModel, sample_bytes: int) -> dict:
-    """Samples per second of prefetch(), of the plain DataLoader, and of it with four workers."""
+    """MB/s of samples: prefetch() after 5 s, the plain DataLoader, it with four workers, and obstore in both."""
     from torch.utils.data import DataLoader
 
     import hemiola
@@ -140,30 +141,90 @@ def loaders(server: StoreServer, folder: Path, model: StoreModel, sample_bytes: 
 
     set_store(server, model)
     data = StoredSamples.of_records([f"{server.url}/data"], sample_bytes, lambda parts: len(parts[0]))
-
-    def rate(loader, seconds: float) -> float:
-        batches, begun_s, count = iter(loader), 0.0, 0
-        next(batches)
-        begun_s = time.monotonic()
-        while time.monotonic() < begun_s + seconds:
-            count += len(next(batches))
-        return count * sample_bytes / (time.monotonic() - begun_s) / 1e6
-
-    plain = rate(DataLoader(data, batch_size=8, shuffle=True), 2)
-    four = DataLoader(data, batch_size=8, shuffle=True, num_workers=4)
-    workers = rate(four, 3)
-    ahead = hemiola.prefetch(data, batch_size=8, shuffle=True)
-    batches = iter(ahead)
-    begun_s = time.monotonic()
-    while time.monotonic() < begun_s + 5:
-        next(batches)
-    begun_s, count = time.monotonic(), 0
-    while time.monotonic() < begun_s + 3:
-        count += len(next(batches))
-    found = count * sample_bytes / (time.monotonic() - begun_s) / 1e6
+    peer = ObstoreSamples(server.url, 2**26 // sample_bytes, sample_bytes)
+    how = {"batch_size": 8, "shuffle": True}
+    found = {
+        "plain": loaded(DataLoader(data, **how), 0.5, 2),
+        "workers_4": loaded(DataLoader(data, num_workers=4, persistent_workers=True, **how), 1.5, 3),
+        "obstore": loaded(DataLoader(peer, **how), 0.5, 2),
+        "obstore_4": loaded(DataLoader(peer, num_workers=4, persistent_workers=True, **how), 1.5, 3),
+    }
+    ahead = hemiola.prefetch(data, generator=torch_generator(), **how)
+    found["prefetch"] = loaded(ahead, 5, 3)
     ahead.close()
+    rates = {name: round(batches * sample_bytes / 1e6, 2) for name, batches in found.items()}
     return {"L_ms": 1e3 * model.latency_s, "b": model.stream_bytes_per_s / 1e6, "C": model.share_bytes_per_s / 1e6,
-            "sample": sample_bytes, "plain": plain, "workers_4": workers, "prefetch": found}  # fmt: skip
+            "sample": sample_bytes, **rates}  # fmt: skip
+
+
+def torch_generator():
+    import torch
+
+    return torch.Generator().manual_seed(0)
+
+
+def loaded(loader, warm_s: float, seconds: float) -> float:
+    """Samples per second after so long, over as many epochs as it takes."""
+
+    def endless():
+        while True:
+            yield from loader
+
+    batches, begun_s, count = endless(), time.monotonic(), 0
+    for batch in batches:
+        passed_s = time.monotonic() - begun_s
+        if passed_s < warm_s:
+            continue
+        if count == 0:
+            from_s = time.monotonic()
+            count = 1  # this one was read before
+            samples = 0
+            continue
+        samples += len(batch)
+        if passed_s > warm_s + seconds:
+            break
+    return samples / (time.monotonic() - from_s)
+
+
+class ObstoreSamples:
+    """The same samples, read by obstore one after the other."""
+
+    def __init__(self, url: str, samples: int, sample_bytes: int) -> None:
+        self._url, self._samples, self._bytes = url, samples, sample_bytes
+        self._store = None
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, index: int) -> int:
+        import obstore
+        from obstore.store import HTTPStore
+
+        if self._store is None:
+            self._store = HTTPStore.from_url(self._url, client_options={"allow_http": True})
+        at = index * self._bytes
+        return len(obstore.get_range(self._store, "data", start=at, length=self._bytes))
+
+
+def fair(lab, url: str, connections: tuple[int, ...], weights: tuple[int, ...], shared: bool) -> dict:
+    """What ranks on hosts of their own get of the store's link, after 5 s of 10."""
+    env = {
+        "MASTER_ADDR": lab.addresses["h1"], "MASTER_PORT": "29777", "WORLD_SIZE": str(len(connections)),
+        "OMP_NUM_THREADS": "1", "HEMIOLA_SHARE_INPUT": "1" if shared else "",
+    }  # fmt: skip
+    script = str(Path(__file__).with_name("input_rank.py"))
+    ranks = [
+        lab.start(f"h{rank + 1}", [sys.executable, script, url, str(count), "10"], stdout=subprocess.PIPE, text=True,
+                  env={**env, "RANK": str(rank), "HEMIOLA_INPUT_WEIGHT": str(weights[rank])})
+        for rank, count in enumerate(connections)
+    ]  # fmt: skip
+    rates = [float(process.communicate()[0]) / 1e6 for process in ranks]
+    each = [rate / weight for rate, weight in zip(rates, weights, strict=True)]
+    return {"connections": connections, "weights": weights, "shared": shared, "MB_per_s": [round(r, 2) for r in rates],
+            "ratio": max(each) / min(each), "of_link": sum(rates) / (400 * MBIT / 1e6 * 1448 / 1514)}  # fmt: skip
+
+
+FAIR = [((16, 4), (1, 1)), ((32, 2), (1, 1)), ((2, 2, 20), (1, 1, 1)), ((4, 8, 8), (2, 1, 1))]
 
 
 def main() -> None:
@@ -198,6 +259,14 @@ def rows(name: str, server: StoreServer, source: ByteSource, folder: Path, quick
             for model in PROFILES[:5]:
                 for sample in (2**17, 2**20):
                     yield loaders(server, folder, model, sample)
+        case "fair":
+            from hemiola.lab import Lab
+
+            with Lab(hosts=4, rate="unlimited", host_rates={"h0": "400mbit"}) as lab:
+                with lab.store("h0", folder, latency_s=0.005) as store:
+                    for connections, weights in FAIR:
+                        for shared in (False, True):
+                            yield fair(lab, f"{store.url}/data", connections, weights, shared)
         case _:
             sys.exit(f"there is no part {name!r}")
 

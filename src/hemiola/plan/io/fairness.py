@@ -109,7 +109,7 @@ class FairnessRules:
     act_below: float = 0.99
     verdict_below: float = 0.9
     verdict_windows: int = 3
-    headroom: float = 1.02
+    headroom: float = 1.01
     estimate_s: float = 5.0
     silent_s: float = 3.0
     lift_s: float = 10.0
