@@ -11,6 +11,7 @@ that is compared with the order when it comes.
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import sys
@@ -35,7 +36,7 @@ from torch.utils.data import (
 from hemiola.core.errors import InputError
 from hemiola.core.units import format_bytes, parse_size
 from hemiola.cost.io import StoreModel
-from hemiola.plan.io.tuner import ReadLimits
+from hemiola.plan.io.tuner import ReadLimits, worker_share
 from hemiola.train.input.probe import measure_stream
 from hemiola.train.input.reader import PendingRange, RangeReader
 from hemiola.train.input.samples import RangeRequests
@@ -352,7 +353,9 @@ class PrefetchLoader:
         if store is None and len(self.dataset):
             source, _, _ = next(iter(self.dataset.requests(0)))
             store = measure_stream(source)
-        return RangeReader(store, ReadLimits(memory_bytes=max(self.memory_bytes, 2.0**16)))
+        ranks, rank = (int(os.environ.get(name, "0")) for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"))
+        most = worker_share(ReadLimits.in_flight, max(1, ranks), rank)  # ranks of a host divide its requests
+        return RangeReader(store, ReadLimits(memory_bytes=max(self.memory_bytes, 2.0**16), in_flight=most))
 
     def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """The same loader, whose indices come with bytes."""
