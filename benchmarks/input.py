@@ -1,6 +1,6 @@
 """How near the tuner comes to the best static setting, how soon, and what follows when a store changes.
 
-    python benchmarks/input.py [--quick] [--only settle,change,loaders,fair] [-o input.json]
+    python benchmarks/input.py [--quick] [--only settle,change,loaders,peers,fair] [-o input.json]
 
 A range server of the lab (`hemiola.lab.store`) in a process of its own gives L, b and C. Grid and tuner use the same
 reader, process and store, by turns. Mostly it waits. The tables of docs/results/input.md are its output.
@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -207,6 +208,34 @@ class ObstoreSamples:
         return len(obstore.get_range(self._store, "data", start=at, length=self._bytes))
 
 
+def peers(server: StoreServer, folder: Path, model: StoreModel, object_bytes: int) -> dict:
+    """MB/s of each loader's defaults on the same objects, each in a process of its own; the ceiling is C."""
+    import tarfile
+
+    set_store(server, model)
+    count = 2**25 // object_bytes
+    bucket = folder / "data-of-peers" / "data"
+    shutil.rmtree(bucket, ignore_errors=True)
+    bucket.mkdir(parents=True)
+    for i in range(count):
+        (bucket / f"object-{i}").write_bytes(os.urandom(object_bytes))
+    for shard in range(4):
+        with tarfile.open(bucket / f"shard-{shard}.tar", "w") as archive:
+            for i in range(shard, count, 4):
+                archive.add(bucket / f"object-{i}", f"{i}.bin")
+    rates = {}
+    for peer in ("s3torchconnector", "obstore", "prefetch", "webdataset", "prefetch_tar"):
+        command = [sys.executable, str(Path(__file__).with_name("input_peer.py")), peer,
+                   f"{server.url}/data-of-peers", str(count), "9"]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            rates[peer] = round(float(done.stdout), 2)
+        except (subprocess.SubprocessError, ValueError) as error:
+            rates[peer] = f"failed: {(getattr(error, 'stderr', '') or str(error))[-200:]}"
+    return {"L_ms": 1e3 * model.latency_s, "b": model.stream_bytes_per_s / 1e6, "C": model.share_bytes_per_s / 1e6,
+            "object": object_bytes, **rates}  # fmt: skip
+
+
 def fair(lab, url: str, connections: tuple[int, ...], weights: tuple[int, ...], shared: bool) -> dict:
     """What ranks on hosts of their own get of the store's link, after 5 s of 10."""
     env = {
@@ -260,6 +289,10 @@ def rows(name: str, server: StoreServer, source: ByteSource, folder: Path, quick
             for model in PROFILES[:5]:
                 for sample in (2**17, 2**20):
                     yield loaders(server, folder, model, sample)
+        case "peers":
+            for model in PROFILES[1:5]:
+                for object_bytes in (100_000, 2**20):
+                    yield peers(server, folder, model, object_bytes)
         case "fair":
             from hemiola.lab import Lab
 

@@ -66,6 +66,7 @@ def prefetch(
     store: StoreModel | None = None,
     reader: RangeReader | None = None,
     restore_rng: bool = True,
+    verify_md5: bool = False,
     **loader: Any,
 ) -> PrefetchLoader:
     """Read a loader's samples ahead, with as many requests at once as the store wants.
@@ -80,6 +81,7 @@ def prefetch(
         store: what "hemiola io probe" found; a few requests find it unless given.
         reader: one to share among loaders.
         restore_rng: let a resumed epoch begin with the global generators as they were when the state was taken.
+        verify_md5: compare whole objects with their ETag where that is an MD5 (plain objects of S3).
         loader: arguments of the DataLoader, where a data set is given.
 
     Raises:
@@ -102,7 +104,7 @@ def prefetch(
             "give it requests(index) and decode(index, parts), or make it by hemiola.train.input.StoredSamples",
         )
     memory_bytes = parse_size(memory) if isinstance(memory, str) else float(memory)
-    return PrefetchLoader(data, memory_bytes, store, reader, restore_rng)
+    return PrefetchLoader(data, memory_bytes, store, reader, restore_rng, verify_md5)
 
 
 @dataclass(frozen=True)
@@ -323,6 +325,7 @@ class PrefetchLoader:
         store: StoreModel | None,
         reader: RangeReader | None,
         restore_rng: bool,
+        verify_md5: bool = False,
     ) -> None:
         self.dataset: Any = loader.dataset
         self.sampler, self.batch_sampler = loader.sampler, loader.batch_sampler
@@ -336,7 +339,7 @@ class PrefetchLoader:
         self._generators = [
             g for g in {id(g): g for g in (loader.generator, getattr(inner, "generator", None))}.values() if g
         ]
-        self.reader = reader or self._make_reader(store)
+        self.reader = reader or self._make_reader(store, verify_md5)
         self._versions: dict[str, str] = {}
         self._order = _Order(self, sampler)
         self._loader = self._rebuilt(loader)
@@ -349,13 +352,14 @@ class PrefetchLoader:
         self._running: _Batches | None = None
         self._shares = False
 
-    def _make_reader(self, store: StoreModel | None) -> RangeReader:
+    def _make_reader(self, store: StoreModel | None, verify_md5: bool) -> RangeReader:
         if store is None and len(self.dataset):
             source, _, _ = next(iter(self.dataset.requests(0)))
             store = measure_stream(source)
         ranks, rank = (int(os.environ.get(name, "0")) for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"))
         most = worker_share(ReadLimits.in_flight, max(1, ranks), rank)  # ranks of a host divide its requests
-        return RangeReader(store, ReadLimits(memory_bytes=max(self.memory_bytes, 2.0**16), in_flight=most))
+        limits = ReadLimits(memory_bytes=max(self.memory_bytes, 2.0**16), in_flight=most)
+        return RangeReader(store, limits, verify_md5=verify_md5)
 
     def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         """The same loader, whose indices come with bytes."""

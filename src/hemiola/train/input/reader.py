@@ -8,8 +8,10 @@ window by window.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import random
+import re
 import statistics
 import threading
 import time
@@ -160,6 +162,8 @@ class RangeReader:
             `limits.read_most_bytes`.
         patience: with what fails.
         refresh: called once, when access is denied: to renew credentials.
+        verify_md5: compare whole objects with their ETag where that looks like an MD5, as that of an object of S3 is
+            which was put in one part and is not encrypted by KMS.
 
     Attributes:
         rate_bytes_per_s: what starts of requests keep to; may be changed at any time.
@@ -176,12 +180,14 @@ class RangeReader:
         tuner: ReadTuner | bool | None = None,
         patience: ReadPatience | None = None,
         refresh: Callable[[], None] | None = None,
+        verify_md5: bool = False,
     ) -> None:
         self.limits = limits or ReadLimits()
         self._static = tuner is False
         self.tuner = tuner if isinstance(tuner, ReadTuner) else ReadTuner(store or FIRST_GUESS, self.limits)
         self._patience = patience or ReadPatience()
         self._refresh = refresh
+        self._verify_md5 = verify_md5
         self._chance = random.Random(os.getpid())  # not the one of the training
         self.rate_bytes_per_s = float("inf")
         _readers.add(self)
@@ -287,11 +293,11 @@ class RangeReader:
             try:
                 self._carry_out(read, begun_s)
             except _AbandonedError:
-                self._finish(read, None, began=True)
+                self._finish(read, None)
             except StoreBusyError as error:
                 self._again(read, error)
             except Exception as error:  # the caller's to see, not this thread's
-                self._finish(read, error, began=True)
+                self._finish(read, error)
 
     def _next(self) -> _Read | None:
         with self._condition:
@@ -354,7 +360,7 @@ class RangeReader:
             self.first_bytes_s.append(first)
             if took_s > first:
                 self.streams_bytes_per_s.append(read.length / (took_s - first))
-        self._finish(read, None, began=True)
+        self._finish(read, None)
 
     def _arrived(self, count: int) -> None:
         with self._condition:
@@ -362,23 +368,25 @@ class RangeReader:
             self._window.bytes_ += count
             self._account()
 
-    def _finish(self, read: _Read, error: BaseException | None, *, began: bool) -> None:
+    def _finish(self, read: _Read, error: BaseException | None) -> None:
+        piece, last = read.piece, False
         with self._condition:
-            if began:
-                self._account()
-                self._active -= 1
-                self.counts.requests += 1
-                self._window.requests += 1
-                self._window.asked_bytes += read.length
+            self._account()
+            self._active -= 1
+            self.counts.requests += 1
+            self._window.requests += 1
+            self._window.asked_bytes += read.length
             if not read.done:
                 read.done = True
-                piece = read.piece
                 piece.error = piece.error or error
                 piece._left -= 1
-                if piece._left == 0 or error is not None:
-                    piece._done.set()
+                last = piece._left == 0 or error is not None
             self._account()
             self._condition.notify()
+        if last:
+            if self._verify_md5 and piece.error is None:
+                piece.error = _md5_error(piece)
+            piece._done.set()
 
     def _again(self, read: _Read, error: StoreBusyError) -> None:
         """Try later, unless patience ends; denied access is tried once, after credentials were renewed."""
@@ -387,12 +395,12 @@ class RangeReader:
         read.tries += 1
         if error.denied and (read.refreshed or self._refresh is None):
             refused = StoreError(str(error.what), "access is denied: renew the credentials")
-            return self._finish(read, refused, began=True)
+            return self._finish(read, refused)
         if error.denied and self._refresh is not None:
             read.refreshed = True
             self._refresh()
         if now_s - read.first_failed_s > self._patience.in_all_s:
-            return self._finish(read, error, began=True)
+            return self._finish(read, error)
         back_off_s = min(self._patience.most_s, self._patience.first_s * 2 ** min(read.tries - 1, 16))
         read.not_before_s = now_s + max(error.retry_after_s, back_off_s * self._chance.uniform(0.5, 1.0))
         read.begun_s = 0.0
@@ -455,6 +463,20 @@ class RangeReader:
     def usual_stream_bytes_per_s(self) -> float:
         """Median rate of a body, lately."""
         return statistics.median(self.streams_bytes_per_s) if self.streams_bytes_per_s else 0.0
+
+
+def _md5_error(piece: PendingRange) -> StoreError | None:
+    """What is wrong with a whole object whose version is its MD5; None where nothing is, or nothing is known."""
+    source, version = piece.source, piece.source.version().strip('"').lower()
+    if piece.offset or piece.length != source.size() or not re.fullmatch("[0-9a-f]{32}", version):
+        return None
+    found = hashlib.md5(piece._data, usedforsecurity=False).hexdigest()
+    if found == version:
+        return None
+    return StoreError(
+        f"{source.url}: the bytes that arrived have the MD5 {found}, the store says {version}",
+        "read it again; if it stays so, the object is damaged",
+    )
 
 
 def _parts(offset: int, length: int, read_bytes: int) -> list[tuple[int, int]]:
