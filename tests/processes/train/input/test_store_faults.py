@@ -175,8 +175,8 @@ def test_interrupting_ends_within_a_second_or_so(server: StoreServer) -> None:
     script = (
         "import sys\nfrom hemiola.train.input.reader import RangeReader\nfrom hemiola.train.input.source import HttpSource\n"
         f"reader, source = RangeReader(), HttpSource({server.url + '/big'!r})\n"
-        "piece = reader.submit(source, 0, 1 << 22)\nprint('reads', flush=True)\n"
-        "try:\n    piece.wait()\nexcept KeyboardInterrupt:\n    sys.exit(7)\n"
+        "piece = reader.submit(source, 0, 1 << 22)\n"
+        "try:\n    print('reads', flush=True)\n    piece.wait()\nexcept KeyboardInterrupt:\n    sys.exit(7)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"reads\n"
