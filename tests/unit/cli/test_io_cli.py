@@ -43,6 +43,15 @@ def test_predict_names_a_store_that_cannot_be(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("damaged").write_text("{}")
-    usual = ["predict", "g.json", "--hardware", "h100", "--ranks", "2", "--topology", "flat:hosts=1,gpus_per_host=2"]
+    usual = [
+        "predict",
+        "g.json",
+        "--hardware",
+        "h100",
+        "--ranks",
+        "2",
+        "--topology",
+        "flat:hosts=1,gpus_per_host=2",
+    ]
     with pytest.raises(HemiolaError, match=said):
         app([*usual, *words])

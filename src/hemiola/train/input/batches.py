@@ -161,6 +161,9 @@ class _Ahead:
         for piece in self.pieces:
             piece.cancel()
 
+    def ready(self) -> bool:
+        return all(piece.ready() for piece in self.pieces)
+
     def fetched(self, rng: bytes | None, *, copy: bool) -> Any:
         """The indices with their bytes, as soon as these are there."""
         whole = [piece.wait() for piece in self.pieces]
@@ -206,7 +209,9 @@ class _Order:
         worker_rng = dict(loader.resumed_workers)
         try:
             while True:
-                while more and self._room(waiting):
+                pulled = 0
+                while more and self._room(waiting) and not (pulled > 1 and waiting[0].ready()):
+                    pulled += 1  # two for each that is taken, where somebody would wait for more
                     ahead = self._pull(known, first=not waiting and at == 0)
                     more = ahead is not None
                     if ahead is not None:
