@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from hemiola.trace.topologies import read_topology
     from hemiola.trace.workloads import read_workload
     from hemiola.train.accelerate import accelerate
+    from hemiola.train.input.batches import prefetch
     from hemiola.train.parameter_server import synchronise
 
 __version__ = "0.1.0"
@@ -109,6 +110,7 @@ _HOMES = {
     "hemiola.simulator.rules": ("Semantics",),
     "hemiola.analysis.cluster_metrics": ("summary",),
     "hemiola.train.accelerate": ("accelerate",),
+    "hemiola.train.input.batches": ("prefetch",),
     "hemiola.profiler.capture": ("capture",),
     "hemiola.profiler.trace": ("record",),
     "hemiola.train.parameter_server": ("synchronise",),
@@ -168,6 +170,7 @@ __all__ = [
     "find",
     "generate",
     "load_library",
+    "prefetch",
     "read_topology",
     "read_workload",
     "record",

@@ -26,6 +26,7 @@ VERBS = {
     "calibrate": "calibrate:calibrate",
     "predict": "predict:predict",
     "probe": "collective:probe",
+    "io probe": "io:probe",
     "collective": "collective:collective",
     "plan": "plan:plan",
     "planners": "plan:planners",
@@ -44,6 +45,7 @@ VERBS = {
     "lab run": "lab:run",
     "lab status": "lab:status",
     "lab down": "lab:down",
+    "lab store": "lab_store:store",
     "lab slurm up": "lab_slurm:up",
     "lab slurm status": "lab_slurm:status",
     "lab slurm env": "lab_slurm:env",
@@ -82,6 +84,7 @@ app = VerbsApp(
 )
 
 FAMILIES = {
+    "io": "How fast data comes from a store, and what to set so that training does not wait for it.",
     "lab": "Several hosts on this machine, joined by links of the rates you choose (needs root).",
     "lab slurm": "A whole Slurm on this machine, with nodes, GPUs and racks.",
 }

@@ -12,9 +12,11 @@ from hemiola.cli.output import placement_of, terminal, writable
 from hemiola.cli.plan import PlannerTexts
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from hemiola.cost.collective.price import Fitting
+    from hemiola.cost.io import InputForecast, StoreModel
     from hemiola.cost.job_profile import Fit
     from hemiola.cost.parallelism import Parallelism
     from hemiola.cost.prediction import Prediction, PredictionOptions
@@ -40,6 +42,8 @@ def predict(
     schedules: str = "",
     placement: str = "",
     cores: float | None = None,
+    store: Path | None = None,
+    input: str = "",
     what_if: Annotated[bool, Switch] = False,
     other: Names = (),
     json: Annotated[bool, Switch] = False,
@@ -74,6 +78,10 @@ def predict(
         Ranks of each host in order, such as 4,4, instead of full hosts.
     cores
         Processor cores that all ranks share, where the hosts are really one machine (a lab).
+    store
+        Where input comes from: what "hemiola io probe -o" wrote; all ranks share it. With --input.
+    input
+        What each rank reads in an iteration: 8MB.
     what_if
         Also predict with other networks, placements, buckets and hardware.
     other
@@ -88,6 +96,7 @@ def predict(
         Write a job profile there, for the "profiles" of a scenario of "hemiola simulate".
     """
     from hemiola.core.errors import InputError
+    from hemiola.cost.io import forecast_input
 
     if planner:
         _alone(planner, parallelism=parallelism, plan=plan, library=library, schedules=schedules)
@@ -104,6 +113,7 @@ def predict(
             "make the profile without --schedules",
         )
     writable(report, timeline, profile)
+    reads = _store(store, input)
     options = _options(library, schedules, cores)
     question = _question(
         graph, hardware, topology, ranks, _parallelism(parallelism, plan), placement, options
@@ -115,11 +125,13 @@ def predict(
     answer = question.answer()
     changes = _changes(question, answer, other) if what_if or other else ()
     fit = _fit(question) if profile is not None else None
+    forecast = forecast_input(answer.iteration_s, *reads, ranks) if reads else None
     _write(answer, changes, fit, report, timeline, profile)
     if json:
         import msgspec
 
-        print(msgspec.json.format(msgspec.json.encode(_as_json(answer, changes, fit)), indent=2).decode())
+        told = _as_json(answer, changes, fit) | ({"input": forecast._asdict()} if forecast else {})
+        print(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
     else:
         from hemiola.report.job.table import print_prediction
 
@@ -127,9 +139,46 @@ def predict(
         print_prediction(console, answer, changes, fit)
         if schedules:
             console.print(_schedule_table(answer))
+        if forecast is not None:
+            _print_input(console, forecast)
     for path in (report, timeline, profile):
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)
+
+
+def _store(store: Path | None, text: str) -> tuple[float, StoreModel] | None:
+    """Bytes that a rank reads in an iteration, and where from."""
+    import msgspec
+
+    from hemiola.core.errors import DAMAGED, FormatError, InputError
+    from hemiola.core.units import parse_size
+    from hemiola.cost.io import StoreProbe
+
+    if store is None and not text:
+        return None
+    if store is None or not text:
+        raise InputError(
+            "--input and --store go together", "give what a rank reads, and what hemiola io probe wrote"
+        )
+    size_bytes = parse_size(text)
+    try:
+        return size_bytes, msgspec.json.decode(store.read_bytes(), type=StoreProbe).model()
+    except OSError as error:
+        raise InputError(f"{store}: {error.strerror}", "hemiola io probe URL -o writes one") from error
+    except DAMAGED as error:
+        raise FormatError(
+            f"{store} is no probe of a store: {error}", "hemiola io probe URL -o writes one"
+        ) from error
+
+
+def _print_input(console: Console, forecast: InputForecast) -> None:
+    from hemiola.core.units import format_duration
+
+    console.print(
+        f"input: {forecast.sentence}; an iteration with it takes {format_duration(forecast.iteration_s)} "
+        f"({forecast.share_bytes_per_s / 1e6:.1f} MB/s for each rank)",
+        soft_wrap=True,
+    )
 
 
 def _alone(planner: tuple[str, ...], **others: object) -> None:

@@ -48,6 +48,7 @@ def run(
     standalone: Annotated[bool, Switch] = False,
     on_loss: Literal["fail", "continue"] = "fail",
     min_ranks: int = 1,
+    share_input: Annotated[bool, Switch] = False,
 ) -> None:
     """Start a training job as torchrun does, by a plan if there is one: hemiola run --nproc 4 train.py --lr 0.1.
 
@@ -101,6 +102,9 @@ def run(
         their store is kept by a process of its own.
     min_ranks
         With --on-loss continue: end all when fewer are left.
+    share_input
+        Let ranks that read with hemiola.prefetch share the store evenly, or by HEMIOLA_INPUT_WEIGHT; who gets less
+        than the others, and why, is said on standard error.
     """
     from hemiola.cli.run import conclude
     from hemiola.cli.trace import alone
@@ -111,6 +115,7 @@ def run(
     _goes_on(on_loss, min_ranks)
     recording = _recording(trace, full)
     given = _environment(env, bool(hosts)) | _plan_variables(plan) | _loss_variables(on_loss, min_ranks)
+    given |= {"HEMIOLA_SHARE_INPUT": "1"} if share_input else {}
     job = LaunchSpec(
         **_command(command, module, no_python, python),
         hosts=hosts_of(hosts),

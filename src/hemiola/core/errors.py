@@ -11,6 +11,7 @@
     ├── PlanError             a plan that would not train its graph rightly
     ├── ScheduleError         a collective's schedule that would not give its result
     ├── LabError              the laboratory cannot be built or does not stand
+    ├── StoreError            an object of a store is gone, changed, denied, or does not come
     ├── TransportError        a peer is gone, silent, a stranger, or sent what cannot be
     ├── EngineError           a cluster's engine is away, slow, or answers nonsense
     ├── PolicyError           an unknown policy, a bad parameter, a policy that broke a rule
@@ -37,6 +38,7 @@ __all__ = [
     "PolicyError",
     "RowError",
     "ScheduleError",
+    "StoreError",
     "TopologyError",
     "TransportError",
     "UnitError",
@@ -112,6 +114,10 @@ class ScheduleError(HemiolaError):
 
 class LabError(HemiolaError):
     """The laboratory cannot be built, or does not stand."""
+
+
+class StoreError(HemiolaError):
+    """An object of a store is gone, has changed, is denied, or does not come."""
 
 
 class TransportError(HemiolaError):

