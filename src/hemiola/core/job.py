@@ -304,10 +304,17 @@ class RequestRate(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
 
 
 class Objective(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """That share of a service's requests is to be answered within that time."""
+    """That share of a service's requests is to be answered within that time.
+
+    Attributes:
+        first_token_s, per_token_s: of a language model, also to the first token, and from one to the next in the mean; None
+            where only the whole answer counts.
+    """
 
     latency_s: float
     share: float = 0.99
+    first_token_s: float | None = None
+    per_token_s: float | None = None
 
 
 class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="service"):

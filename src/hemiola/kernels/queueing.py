@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-__all__ = ["decay_per_s", "mean_wait_s", "servers_for", "wait_exceeds", "waits"]
+__all__ = ["decay_per_s", "mean_wait_s", "servers_for", "typical_wait_s", "wait_exceeds", "waits"]
 
 BUSIEST = 0.995
 """Above it a queue has no steady state to speak of: who asks is told what holds here."""
 _PRECISE = 1e-9
+_NEGLIGIBLE = 1e-8
 _MOST_TERMS = 20_000
-_LARGE = 300
+_LARGE = 3000
 
 
 def mean_wait_s(requests_per_s: float, service_s: float, servers: int = 1) -> float:
@@ -32,8 +33,6 @@ def mean_wait_s(requests_per_s: float, service_s: float, servers: int = 1) -> fl
         return math.inf
     if load <= 0:
         return 0.0
-    if servers == 1:
-        return load * service_s / (2 * (1 - load))
     return _spitzer(servers, load)[1] * service_s
 
 
@@ -53,13 +52,15 @@ def decay_per_s(requests_per_s: float, service_s: float, servers: int = 1) -> fl
     load = requests_per_s * service_s / servers
     if load <= 0:
         return math.inf
-    return _decay(min(load, BUSIEST)) * servers / service_s
+    return _decay(round(min(load, BUSIEST), 6)) * servers / service_s
 
 
 def wait_exceeds(
     seconds: float, requests_per_s: float, service_s: float, servers: int = 1, burst: float = 1.0
 ) -> float:
-    """Share of requests that wait longer than so many seconds: that wait at all, falling with the tail's exponent.
+    """Share of requests that wait longer than so many seconds: it falls with the tail's exponent, and has the mean that it has.
+
+    Against simulations it is 3 to 10 % off where a tenth of the requests wait so long (`tests/unit/kernels/test_queueing.py`).
 
     Args:
         burst: squared coefficient of variation of interarrival times; the exponent is divided by it (heavy traffic:
@@ -72,8 +73,11 @@ def wait_exceeds(
         return 1.0
     if load <= 0:
         return 0.0
-    share = _waiting(servers, round(load, 3))
-    return share * math.exp(-decay_per_s(requests_per_s, service_s, servers) * seconds / max(burst, 1.0))
+    falls = math.exp(-decay_per_s(requests_per_s, service_s, servers) * seconds / max(burst, 1.0))
+    if falls <= _NEGLIGIBLE:
+        return 0.0
+    waiting, scale, _ = _interpolated(servers, load)
+    return min(waiting, scale * falls)
 
 
 def servers_for(
@@ -92,9 +96,31 @@ def servers_for(
     return min(groups, most)
 
 
+def typical_wait_s(requests_per_s: float, service_s: float, servers: int = 1) -> float:
+    """Mean wait in M/D/n as `mean_wait_s` has it, on straight lines between loads of whole 50ths: fast, where it is asked for often.
+
+    Above the busiest load that has a steady state it is that of there.
+    """
+    load = min(requests_per_s * service_s / servers, BUSIEST)
+    return _interpolated(servers, load)[2] * service_s if load > 0 else 0.0
+
+
+def _interpolated(servers: int, load: float) -> tuple[float, float, float]:
+    """(share that waits, factor of the tail, mean wait), on straight lines between loads of whole 50ths."""
+    low = math.floor(load * 50) / 50
+    share = (load - low) * 50
+    below, above = _tail_of(servers, round(low, 2)), _tail_of(servers, round(low + 0.02, 2))
+    waiting, factor, mean = (one + (other - one) * share for one, other in zip(below, above, strict=True))
+    return waiting, factor, mean
+
+
 @lru_cache(maxsize=65536)
-def _waiting(servers: int, load: float) -> float:
-    return _spitzer(servers, min(load, BUSIEST))[0]
+def _tail_of(servers: int, load: float) -> tuple[float, float, float]:
+    if load <= 0:
+        return 0.0, 0.0, 0.0
+    load = min(load, BUSIEST)
+    waiting, mean = _spitzer(servers, load)
+    return waiting, _decay(load) * servers * mean, mean
 
 
 @lru_cache(maxsize=4096)
@@ -116,6 +142,8 @@ def _spitzer(servers: int, load: float) -> tuple[float, float]:
     Step k of the walk is k service times less k n interarrivals: P(S_k > 0) = P(Poisson(k n load) >= k n), and
     E max(S_k, 0) = k P(Poisson >= k n) - k / load P(Poisson >= k n + 1).
     """
+    if servers == 1:
+        return load, load / (2 * (1 - load))
     exponent = mean = 0.0
     for k in range(1, _MOST_TERMS):
         tail, positive = (_step if k * servers <= _LARGE else _large_step)(k, servers, load)
