@@ -34,7 +34,8 @@ from hemiola.core.decisions import (
 )
 from hemiola.core.errors import InputError, InternalError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
-from hemiola.core.job import Batch, Elastic
+from hemiola.core.job import Batch, Elastic, Service
+from hemiola.core.result import ServingFigures
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.kernels.fluid import SharedNetwork, Sharing
@@ -42,12 +43,16 @@ from hemiola.sched.job_state import JobState
 from hemiola.sched.loop import why_not
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.records import Account, IdleLedger, SimulatedReplay
+from hemiola.simulator.serving.cluster import Serving, ServingRules
+from hemiola.simulator.serving.loans import LoanLedger
 from hemiola.simulator.task import ElasticTask, Task
 
 __all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 
-NODE, FINISH, TIMER, READY = 0, 1, 2, 3
+NODE, FINISH, TIMER, READY, SERVICE = 0, 1, 2, 3, 4
 IDLE_TIMERS = 100_000
+GIVE_UP_S = 7200.0
+"""So long after requests stopped changing and with no job running, those that wait are taken to wait for ever."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +130,7 @@ class SimulatedDriver(SimulatedReplay):
             less.
     """
 
-    supports: Set[type] = JOB_KINDS | {Reallocate}
+    supports: Set[type] = JOB_KINDS | {Reallocate, Scale, Lend, Reclaim}
 
     def __init__(
         self,
@@ -174,9 +179,24 @@ class SimulatedDriver(SimulatedReplay):
         self._progress = progress
         self._tiers = len(view.topology.tiers)
         self._elsewhere = model.recorded_elsewhere
+        self._serving: Serving | None = None
+        self._idle_since_s = math.inf
         for event in node_events:
             self._push(event.time_s, NODE, event, 0)
             self._node_events_left += 1
+
+    def serve(self, services: Sequence[Service], rules: ServingRules) -> None:
+        """Run services beside the jobs; before the first event."""
+        if not services:
+            return
+        self._serving = Serving(
+            services, rules, lambda time_s, what, version: self._push(time_s, SERVICE, what, version), record=self._record
+        )
+        self._loans = LoanLedger(self.view, self.tasks)
+        for service in services:
+            self._push(service.submit_s, SERVICE, service, 0)
+        first_s = services[0].submit_s
+        self.origin_s = self.now = min(self.origin_s, first_s) if self._jobs else first_s
 
     # ---- events -----------------------------------------------------------------------------
 
@@ -192,6 +212,7 @@ class SimulatedDriver(SimulatedReplay):
         arrived = idle_timers = 0
         arrival_s = jobs[0].submit_s if jobs else inf
         now = self.now
+        serving = self._serving
         while not self.stop:
             if self._unsettled or self._fresh:
                 changes = self._settle(now)
@@ -210,7 +231,10 @@ class SimulatedDriver(SimulatedReplay):
                     pop(heap)
                 due_s = inf
             next_s = due_s if due_s < arrival_s else arrival_s
-            if arrived == total:
+            if arrived == total and serving is not None:
+                if self._is_over(now, total):
+                    return
+            elif arrived == total:
                 if not heap or self.ended >= total:
                     if self._quiet is not None:
                         self.now, self.ledger = self._quiet
@@ -224,6 +248,9 @@ class SimulatedDriver(SimulatedReplay):
                     self._quiet = now, copy.copy(self.ledger)
             if next_s > now:
                 pass_time(next_s - now, self._down_gpus)
+                if serving is not None:
+                    serving.pass_time(next_s - now)
+                    self._loans.pass_time(now, next_s - now)
                 now = self.now = next_s
             batch: list[Event] = []
             while due_s <= now:
@@ -239,6 +266,9 @@ class SimulatedDriver(SimulatedReplay):
                 elif kind == READY:
                     if what.version == version:
                         self._enter_network(what)
+                elif kind == SERVICE:
+                    if (event := self._serve(what, version, now)) is not None:
+                        batch.append(event)
                 else:
                     batch.append(self._node(what))
                 due_s = heap[0][0] if heap else inf
@@ -251,9 +281,32 @@ class SimulatedDriver(SimulatedReplay):
                 batch.append(Arrived(now, job))
                 arrived += 1
                 arrival_s = jobs[arrived].submit_s if arrived < total else inf
+                if serving is not None and arrived == total:
+                    self._loans.note_work(now)
             if batch:
                 self.events_seen += len(batch)
                 yield batch
+
+    def _serve(self, what: Any, version: int, now: float) -> Event | None:
+        """Something of a service is due."""
+        assert self._serving is not None
+        if isinstance(what, Service):
+            self._serving.arrive(what, now)
+            return Arrived(now, what)
+        return self._serving.due(what, version, now)
+
+    def _is_over(self, now: float, total: int) -> bool:
+        """Whether nothing new happens any more: requests come as they came, and no job is left, or none that ever starts."""
+        assert self._serving is not None
+        if now < self._serving.settled_s:
+            return False
+        if self.ended >= total:
+            return True
+        if self.view.running or self._node_events_left:
+            self._idle_since_s = math.inf
+            return False
+        self._idle_since_s = min(self._idle_since_s, now)
+        return now - self._idle_since_s > GIVE_UP_S
 
     def _check_alive(self, idle_timers: int) -> None:
         if idle_timers > IDLE_TIMERS:
@@ -308,6 +361,8 @@ class SimulatedDriver(SimulatedReplay):
                 task.settle(event.time_s)
                 lost[state.id] = task.roll_back()
                 self._leave(task, event.time_s, 4)
+        if self._serving is not None:
+            self._serving.lose_host(event.host, event.time_s)
         return NodeLost(event.time_s, event.host, lost)
 
     # ---- decisions --------------------------------------------------------------------------
@@ -333,6 +388,11 @@ class SimulatedDriver(SimulatedReplay):
                     self._unsettled = True
             case Reallocate():
                 self._reallocate(decision)
+            case Scale() if self._serving is not None:
+                now = self.view.now
+                self._serving.scale(decision, now, lambda place: self._wait_for_handover(place, now), self._keep_busy)
+            case Lend() | Reclaim() if self._serving is not None:
+                self._loans.note(decision)
             case Align() | Scale() | Lend() | Reclaim():
                 raise InternalError(f"{decision} was to be carried out", "please report it")
             case _:
@@ -500,8 +560,12 @@ class SimulatedDriver(SimulatedReplay):
         save_s = self._costs.of(task.job)[0]
         task.saved_s = now + save_s
         if save_s:
-            for host, mask in zip(placement.hosts, placement.masks, strict=True):
-                self._handover.setdefault(host, []).append((mask, now + save_s))
+            self._keep_busy(placement, now + save_s)
+
+    def _keep_busy(self, placement: Placement, until_s: float) -> None:
+        """Who had these GPUs still needs them until then."""
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            self._handover.setdefault(host, []).append((mask, until_s))
 
     def _wait_for_handover(self, placement: Placement, now: float) -> float:
         """Seconds until the GPUs' last holders have saved their state."""
@@ -526,6 +590,13 @@ class SimulatedDriver(SimulatedReplay):
         for task in self.tasks.values():
             if task.placement is not None:
                 self._leave(task, now, 5)
+
+    def serving(self) -> ServingFigures | None:
+        """Of services and loans; None without services."""
+        if self._serving is None:
+            return None
+        self._serving.close(self.now)
+        return self._loans.figures(self._serving.records(), self.origin_s, self.now)
 
     @property
     def accounts(self) -> Mapping[str, Account]:

@@ -56,6 +56,8 @@ POLICIES = PolicyTable(
         "lwf": "hemiola.sched.policies.lwf:Lwf",
         "crux": "hemiola.sched.policies.crux:Crux",
         "elastic": "hemiola.sched.policies.elastic:ElasticSharing",
+        "static-split": "hemiola.sched.policies.static_split:StaticSplit",
+        "fapes": "hemiola.sched.policies.fapes:Fapes",
         "dally": "hemiola.sched.policies.dally:Dally",
     }
 )

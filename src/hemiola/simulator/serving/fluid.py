@@ -1,7 +1,7 @@
 """Requests as a fluid: rates in, rates out, in steps of a few seconds. For sweeps over days.
 
 While a step's rate is below what the replicas answer and nothing is left over, requests wait as in M/D/n in its steady state
-(`kernels.queueing`). What is more than they answer is kept by when it came, first come first served, and its wait is known.
+(`sched.queueing`). What is more than they answer is kept by when it came, first come first served, and its wait is known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Hashable
 
 from hemiola.core.events import Load
 from hemiola.core.job import Service
-from hemiola.kernels.queueing import decay_per_s, typical_wait_s, wait_exceeds
+from hemiola.sched.queueing import decay_per_s, typical_wait_s, wait_exceeds
 from hemiola.simulator.serving.arrivals import STEP_S, RequestSource
 from hemiola.simulator.serving.queue import RequestQueue
 

@@ -60,7 +60,7 @@ def wait_exceeds(
 ) -> float:
     """Share of requests that wait longer than so many seconds: it falls with the tail's exponent, and has the mean that it has.
 
-    Against simulations it is 3 to 10 % off where a tenth of the requests wait so long (`tests/unit/kernels/test_queueing.py`).
+    Against simulations it is 3 to 10 % off where a tenth of the requests wait so long (`tests/unit/sched/test_queueing.py`).
 
     Args:
         burst: squared coefficient of variation of interarrival times; the exponent is divided by it (heavy traffic:
