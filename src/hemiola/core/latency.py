@@ -174,8 +174,12 @@ class LatencyProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sizes = [one.batch for one in self.batches]
         if sizes != sorted(set(sizes)) or sizes[0] != 1:
             return "its latency's batches do not ascend from 1, each once"
-        times = tuple(one.seconds for one in self.batches)
-        return "" if _durations(times) and min(times) > 0 else "its latency has a batch without a time above 0"
+        seconds = [one.seconds for one in self.batches]
+        return (
+            ""
+            if _durations(seconds) and min(seconds) > 0
+            else "its latency has a batch without a time above 0"
+        )
 
 
 def _durations(times: Iterable[float]) -> bool:

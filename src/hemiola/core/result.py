@@ -12,7 +12,16 @@ from hemiola.core.decisions import Decision
 from hemiola.core.job import Batch
 from hemiola.core.topology import Topology
 
-__all__ = ["Comparison", "GpuSeconds", "JobRecord", "LoggedDecision", "Run", "ServiceRecord", "ServingFigures", "baseline_among"]
+__all__ = [
+    "Comparison",
+    "GpuSeconds",
+    "JobRecord",
+    "LoggedDecision",
+    "Run",
+    "ServiceRecord",
+    "ServingFigures",
+    "baseline_among",
+]
 
 
 class GpuSeconds(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,18 @@ from hemiola.core.job import Service
 from hemiola.core.latency import ReplicaRate
 from hemiola.sched.queueing import servers_for
 
-__all__ = ["AUTOSCALERS", "Autoscaler", "Dynamo", "Forecast", "Hpa", "Kpa", "Peak", "RayServe", "ServicePast", "autoscaler_from_text"]
+__all__ = [
+    "AUTOSCALERS",
+    "Autoscaler",
+    "Dynamo",
+    "Forecast",
+    "Hpa",
+    "Kpa",
+    "Peak",
+    "RayServe",
+    "ServicePast",
+    "autoscaler_from_text",
+]
 
 
 class ServicePast:
@@ -40,7 +51,9 @@ class ServicePast:
                 f"nobody says how long a replica of service {service.id!r} takes", "give it a latency profile"
             )
         self.service = service
-        sums = [sum(getattr(one, name) for one in service.requests) for name in ("input_tokens", "output_tokens")]
+        sums = [
+            sum(getattr(one, name) for one in service.requests) for name in ("input_tokens", "output_tokens")
+        ]
         means = [total / len(service.requests) for total in sums] if service.requests else []
         self.rate: ReplicaRate = service.latency.rate(service.objective.latency_s, *means)
         self.replicas = self.ready = 0
@@ -68,10 +81,20 @@ class ServicePast:
         values = self._ongoing[first:]
         return math.fsum(values) / len(values)
 
+    def is_idle(self, seconds: float) -> bool:
+        """Whether no request came for so long, and none waits."""
+        first = bisect_left(self.times, self.now - seconds)
+        waiting = self.last.queue if self.last else 0
+        return not waiting and self.now - self.times[0] >= seconds and not any(self.rates[first:])
+
     def busiest(self, since_s: float, until_s: float) -> float:
         """The highest rate between two times; 0 where none was told."""
         first, last = bisect_left(self.times, since_s), bisect_left(self.times, until_s)
-        return max(self.rates[first : last + 1], default=0.0) if first < len(self.times) and since_s >= self.times[0] else 0.0
+        return (
+            max(self.rates[first : last + 1], default=0.0)
+            if first < len(self.times) and since_s >= self.times[0]
+            else 0.0
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +126,9 @@ class _Held:
 
     def highest(self, now: float, want: int, window_s: float) -> int:
         """The most that was wanted in the last seconds."""
-        self.wants = [(since, n) for since, n in self.wants if since > now - window_s and n > want] + [(now, want)]
+        self.wants = [(since, n) for since, n in self.wants if since > now - window_s and n > want] + [
+            (now, want)
+        ]
         return max(n for _, n in self.wants)
 
 
@@ -131,6 +156,7 @@ class RayServe(Autoscaler):
     source = "Ray Serve 2.x: target_ongoing_requests 2, look_back_period_s 30, upscale_delay_s 30, downscale_delay_s 600"
 
     def replicas(self, past: ServicePast) -> int:
+        """How many it wants now."""
         held, now, have = _held(past), past.now, past.replicas
         total = past.ongoing(self.look_back_s)
         if have == 0:
@@ -164,6 +190,7 @@ class Kpa(Autoscaler):
     source = "Knative's pod autoscaler: target 70 % of the limit (100 unless set), windows of 60 s and 6 s, panic at 2x"
 
     def replicas(self, past: ServicePast) -> int:
+        """How many it wants now."""
         held, now = _held(past), past.now
         target = (self.limit or float(past.rate.batch)) * self.utilisation
         stable = math.ceil(past.ongoing(self.stable_s) / target - 1e-9)
@@ -194,6 +221,7 @@ class Hpa(Autoscaler):
     source = "Kubernetes' horizontal pod autoscaler, as KEDA drives it: tolerance 10 %, polled each 30 s, 300 s to cool down"
 
     def replicas(self, past: ServicePast) -> int:
+        """How many it wants now."""
         held, now, have = _held(past), past.now, past.replicas
         if now - held.asked_s < self.poll_s:
             return have
@@ -222,6 +250,7 @@ class Dynamo(Autoscaler):
     source = "in the style of NVIDIA Dynamo's SLA planner: constant predictor, correction by actual over expected latency"
 
     def replicas(self, past: ServicePast) -> int:
+        """How many it wants now."""
         held, now, load = _held(past), past.now, past.last
         if now - held.asked_s < self.interval_s or load is None:
             return past.replicas
@@ -245,6 +274,7 @@ class Peak(Autoscaler):
     source = "no autoscaler: as many replicas as there may be"
 
     def replicas(self, past: ServicePast) -> int:
+        """How many it wants now."""
         return past.service.replicas_max
 
 
@@ -262,6 +292,7 @@ class Forecast(Autoscaler):
         window_s: over which load is averaged, exponentially.
         down_s: fewer only if nothing more was wanted for so long.
         horizon_s: beyond the cold start, as far as yesterday is looked at.
+        idle_s: without a request for so long none is wanted.
     """
 
     headroom: float = 1.15
@@ -269,11 +300,16 @@ class Forecast(Autoscaler):
     window_s: float = 60.0
     down_s: float = 120.0
     horizon_s: float = 60.0
+    idle_s: float = 300.0
     name = "forecast"
     source = "in the style of FaPES (SoCC'24), whose body is not at hand: sizes by M/D/n"
 
     def replicas(self, past: ServicePast) -> int:
-        return _held(past).highest(past.now, self.needed(past, self.expected(past)), self.down_s)
+        """How many it wants now."""
+        expected = self.expected(past)
+        if past.is_idle(self.idle_s):
+            return 0
+        return _held(past).highest(past.now, self.needed(past, expected), self.down_s)
 
     def expected(self, past: ServicePast) -> float:
         """Requests per second by the time at which a replica that starts now is ready."""
@@ -296,7 +332,9 @@ class Forecast(Autoscaler):
         slack_s = max(0.0, objective.latency_s - one.latency_s)
         load = requests_per_s * self.headroom
         if slack_s > 0:
-            count = servers_for(load, one.service_s, slack_s, self.miss, each=one.servers, most=past.service.replicas_max)
+            count = servers_for(
+                load, one.service_s, slack_s, self.miss, each=one.servers, most=past.service.replicas_max
+            )
         else:
             count = math.ceil(load / (0.8 * one.requests_per_s))
         waiting = past.last.queue if past.last else 0
@@ -307,7 +345,9 @@ AUTOSCALERS: dict[str, type[Autoscaler]] = {
     kind.name: kind for kind in (Forecast, RayServe, Kpa, Hpa, Dynamo, Peak)
 }
 """Every autoscaler by name."""
-_AUTOSCALER: Family[Autoscaler] = Family("autoscaler", "replicas(past)", "hemiola.sched.autoscaling.Autoscaler", PolicyError)
+_AUTOSCALER: Family[Autoscaler] = Family(
+    "autoscaler", "replicas(past)", "hemiola.sched.autoscaling.Autoscaler", PolicyError
+)
 
 
 def autoscaler_from_text(text: str) -> Autoscaler:

@@ -7,6 +7,7 @@ that are kept.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -40,7 +41,10 @@ class Board:
         """Take note of all whose horizon has passed."""
         past = self._past
         for seen, (number, horizon_s) in zip(self._seen, enumerate(HORIZONS_S), strict=True):
-            while self._next[number] < len(past.times) and past.times[self._next[number]] + horizon_s <= past.now:
+            while (
+                self._next[number] < len(past.times)
+                and past.times[self._next[number]] + horizon_s <= past.now
+            ):
                 then = self._next[number]
                 self._next[number] += 1
                 if past.rates[then] > 0:
@@ -69,7 +73,7 @@ class Board:
     def availability(self, kept: float, horizon_s: float) -> float:
         """Share of the time up to a horizon for which a lent server is likely to stay lent."""
         points = [(0.0, 0.0)] + [(h, self.reclaimed(kept, h)) for h in HORIZONS_S if h <= horizon_s]
-        area = sum((b - a) * (p + q) / 2 for (a, p), (b, q) in zip(points, points[1:], strict=False))
+        area = sum((b - a) * (p + q) / 2 for (a, p), (b, q) in itertools.pairwise(points))
         return 1.0 - area / points[-1][0] if len(points) > 1 else 1.0
 
 
@@ -83,10 +87,15 @@ def ceiling(view: ClusterView, jobs: Sequence[Batch], headroom: float = 1.15) ->
         None without a virtual cluster for services and one for jobs.
     """
     services = [state.service for state in view.services.values()]
-    names = {cluster_of(service, view.clusters) for service in services}, {cluster_of(job, view.clusters) for job in jobs}
+    names = (
+        {cluster_of(service, view.clusters) for service in services},
+        {cluster_of(job, view.clusters) for job in jobs},
+    )
     if not all(len(found) == 1 and found <= view.clusters.keys() for found in names) or names[0] == names[1]:
         return None
-    lender, borrower = (sum(_gpus(view, host) for host in view.clusters[found.copy().pop()].hosts) for found in names)
+    lender, borrower = (
+        sum(_gpus(view, host) for host in view.clusters[found.copy().pop()].hosts) for found in names
+    )
     if not borrower:
         return None
     used = mean_over_peak(services)
@@ -110,11 +119,13 @@ def rates_of(service: Service, every_s: float = 60.0) -> tuple[RequestRate, ...]
     counts: dict[int, int] = {}
     for one in service.requests:
         counts[int(one.time_s // every_s)] = counts.get(int(one.time_s // every_s), 0) + 1
-    return tuple(RequestRate(i * every_s, counts.get(i, 0) / every_s) for i in range(min(counts), max(counts) + 2))
+    return tuple(
+        RequestRate(i * every_s, counts.get(i, 0) / every_s) for i in range(min(counts), max(counts) + 2)
+    )
 
 
 def _mean_and_peak(rates: Sequence[RequestRate]) -> tuple[float, float]:
-    held = [(one.requests_per_s, then.since_s - one.since_s) for one, then in zip(rates, rates[1:], strict=False)]
+    held = [(one.requests_per_s, then.since_s - one.since_s) for one, then in itertools.pairwise(rates)]
     total_s = sum(seconds for _, seconds in held)
     if not total_s:
         return (rates[-1].requests_per_s,) * 2 if rates else (0.0, 0.0)

@@ -17,8 +17,7 @@ BUSIEST = 0.995
 """Above it a queue has no steady state to speak of: who asks is told what holds here."""
 _PRECISE = 1e-9
 _NEGLIGIBLE = 1e-8
-_MOST_TERMS = 20_000
-_LARGE = 3000
+_LARGE = 600
 
 
 def mean_wait_s(requests_per_s: float, service_s: float, servers: int = 1) -> float:
@@ -52,7 +51,7 @@ def decay_per_s(requests_per_s: float, service_s: float, servers: int = 1) -> fl
     load = requests_per_s * service_s / servers
     if load <= 0:
         return math.inf
-    return _decay(round(min(load, BUSIEST), 6)) * servers / service_s
+    return _decay(max(1e-6, round(min(load, BUSIEST), 6))) * servers / service_s
 
 
 def wait_exceeds(
@@ -81,7 +80,13 @@ def wait_exceeds(
 
 
 def servers_for(
-    requests_per_s: float, service_s: float, slack_s: float, share: float, *, each: int = 1, most: int = 1 << 16
+    requests_per_s: float,
+    service_s: float,
+    slack_s: float,
+    share: float,
+    *,
+    each: int = 1,
+    most: int = 1 << 16,
 ) -> int:
     """The fewest multiples of `each` servers with which at most `share` of the requests wait longer than the slack.
 
@@ -126,7 +131,7 @@ def _tail_of(servers: int, load: float) -> tuple[float, float, float]:
 @lru_cache(maxsize=4096)
 def _decay(load: float) -> float:
     """Root of x = load (exp(x) - 1) above 0, in units of servers per service time (Newton from the right)."""
-    x = 2 * (1 - load) / load + 2 * math.log(1 / load)
+    x = 2 * (1 - load) + 2 * math.log(1 / load)
     for _ in range(100):
         step = (load * math.expm1(x) - x) / (load * math.exp(x) - 1)
         x -= step
@@ -145,24 +150,28 @@ def _spitzer(servers: int, load: float) -> tuple[float, float]:
     if servers == 1:
         return load, load / (2 * (1 - load))
     exponent = mean = 0.0
-    for k in range(1, _MOST_TERMS):
-        tail, positive = (_step if k * servers <= _LARGE else _large_step)(k, servers, load)
-        exponent += tail / k
-        mean += positive / k
+    k, stride = 1.0, 1.0
+    while True:
+        if k * servers > _LARGE:
+            stride = max(1.0, k // 64)
+            k += (stride - 1) / 2  # so many terms at once, by the middle one
+        tail, positive = (_large_step if k * servers > _LARGE else _step)(k, servers, load)
+        exponent += stride * tail / k
+        mean += stride * positive / k
         if tail < _PRECISE * (1 - load):
-            break
-    return 1 - math.exp(-exponent), mean
+            return 1 - math.exp(-exponent), mean
+        k += (stride + 1) / 2
 
 
-def _step(k: int, servers: int, load: float) -> tuple[float, float]:
+def _step(k: float, servers: int, load: float) -> tuple[float, float]:
     """(P(S_k > 0), E max(S_k, 0)) of the walk, exactly."""
-    m, x = k * servers, k * servers * load
+    m, x = int(k) * servers, k * servers * load
     first = math.exp(m * math.log(x) - x - math.lgamma(m + 1))
     tail = _tail(m, x, first)
     return tail, max(0.0, k * (tail - (tail - first) / load))
 
 
-def _large_step(k: int, servers: int, load: float) -> tuple[float, float]:
+def _large_step(k: float, servers: int, load: float) -> tuple[float, float]:
     """The same where the sum of many interarrivals is as good as normal."""
     mean, deviation = k - k / load, math.sqrt(k / servers) / load
     z = mean / deviation

@@ -23,7 +23,11 @@ def spread_cost(jobs: Set[str], servers_of: Mapping[str, int]) -> float:
 
 
 def reclaim_greedily(
-    jobs_on: Mapping[Server, Set[str]], count: int, cost: Cost = spread_cost, *, shrinking: Set[Server] = frozenset()
+    jobs_on: Mapping[Server, Set[str]],
+    count: int,
+    cost: Cost = spread_cost,
+    *,
+    shrinking: Set[Server] = frozenset(),
 ) -> tuple[list[Server], list[str]]:
     """Servers to take back one by one, the cheapest first, and the jobs that are stopped for it, in this order.
 
@@ -47,7 +51,15 @@ def reclaim_greedily(
         for jobs in left.values():
             for job in jobs:
                 servers_of[job] = servers_of.get(job, 0) + 1
-        best = min(left, key=lambda server: (bool(left[server]), server in shrinking, cost(left[server], servers_of), server))
+        best = min(
+            left,
+            key=lambda server: (
+                bool(left[server]),
+                server in shrinking,
+                cost(left[server], servers_of),
+                server,
+            ),
+        )
         leaving = left.pop(best)
         taken.append(best)
         stopped += sorted(leaving)

@@ -18,7 +18,7 @@ that policies stay values.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,17 +28,16 @@ from hemiola.core.decisions import Decision, Lend, Placement, Reclaim, Resize, S
 from hemiola.core.errors import PolicyError
 from hemiola.core.job import Service
 from hemiola.core.virtual_cluster import VirtualCluster, cluster_of
-from hemiola.sched.autoscaling import Autoscaler, ServicePast
+from hemiola.sched.autoscaling import Autoscaler, ServicePast, autoscaler_from_text
 from hemiola.sched.board import Board
 from hemiola.sched.index import Index
 from hemiola.sched.inventory import pick
 from hemiola.sched.job_state import JobState
-from hemiola.sched.policy import Policy
 from hemiola.sched.reclaim import Cost, reclaim_greedily
 from hemiola.sched.service_state import ServiceState
 from hemiola.sched.view import ClusterView
 
-__all__ = ["LoanRules", "shared_decisions"]
+__all__ = ["LoanRules", "beside_services", "shared_decisions"]
 
 BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 300.0
 """A service whose replica crashed waits so long before it starts another, twice as long each time (as Kubernetes does)."""
@@ -56,6 +55,7 @@ class LoanRules:
         ahead_s: one of `sched.board.HORIZONS_S`.
         most: share of training's hosts that inference may have.
         reclaim_s: until when a recalled host is to be back; what runs there then is stopped.
+        protect_s: nothing is lent so soon after a host had to be taken back.
         cost: of stopping jobs; None for the work that they lose.
     """
 
@@ -65,6 +65,7 @@ class LoanRules:
     ahead_s: float = 900.0
     most: float = 0.5
     reclaim_s: float = 30.0
+    protect_s: float = 120.0
     cost: Cost | None = None
 
 
@@ -87,7 +88,15 @@ class Served(msgspec.Struct, eq=False):
 
 
 class Memory(Index):
-    """What the rules above remember of a view."""
+    """What the rules above remember of a view.
+
+    Attributes:
+        served: by service.
+        names: the virtual clusters of services and of jobs, once both are known.
+        trained: what the training policy saw last; it is not asked again before that changes.
+        taken_s: when a host was last taken back.
+        hidden: hosts that it did not see.
+    """
 
     tracks = False
 
@@ -95,6 +104,7 @@ class Memory(Index):
         self.served: dict[str, Served] = {}
         self.names: tuple[str, str] | None = None
         self.trained: tuple[Any, ...] = ()
+        self.taken_s = -math.inf
         self.hidden: Set[int] = frozenset()
 
     def enter(self, job: JobState, now: float) -> None:
@@ -119,8 +129,12 @@ class MemoryOf:
 MEMORY = MemoryOf()
 
 
+Training = Callable[[ClusterView], Iterable[Decision]]
+"""What decides about training's hosts."""
+
+
 def shared_decisions(
-    view: ClusterView, training: Policy, autoscaler: Autoscaler, rules: LoanRules
+    view: ClusterView, training: Training, autoscaler: Autoscaler, rules: LoanRules
 ) -> Iterator[Decision]:
     """The steps of the module's head, in order.
 
@@ -140,7 +154,15 @@ def shared_decisions(
     yield from _train(view, memory, training)
 
 
-def _train(view: ClusterView, memory: Memory, training: Policy) -> Iterator[Decision]:
+NO_LOANS = LoanRules(to_training=False, to_inference=False)
+
+
+def beside_services(view: ClusterView, training: Training, autoscaler: str) -> Iterator[Decision]:
+    """Services and jobs each on the hosts of their own virtual cluster."""
+    return shared_decisions(view, training, autoscaler_from_text(autoscaler), NO_LOANS)
+
+
+def _train(view: ClusterView, memory: Memory, training: Training) -> Iterator[Decision]:
     """Let the training policy decide about training's hosts, if anything changed there."""
     hidden = _not_training(view, memory)
     inventory = view.inventory
@@ -152,7 +174,7 @@ def _train(view: ClusterView, memory: Memory, training: Policy) -> Iterator[Deci
     if state == memory.trained and not view.timers and not view.returned:
         return
     with inventory.hiding(hidden):
-        yield from training.decide(view)
+        yield from training(view)
     memory.trained = inventory.releases, len(view.jobs), len(view.waiting), view.ended
 
 
@@ -213,7 +235,9 @@ class _Inference:
         """Which hosts there are now."""
         loans, down = self.view.loans, self.view.inventory.down
         self.own = [host for host in self.cluster.hosts if host not in loans and not down[host]]
-        self.borrowed = [h for h, loan in loans.items() if loan.borrower == self.name and not loan.recalled and not down[h]]
+        self.borrowed = [
+            h for h, loan in loans.items() if loan.borrower == self.name and not loan.recalled and not down[h]
+        ]
 
     # ---- 1. what is wanted
 
@@ -231,7 +255,9 @@ class _Inference:
                 served.past.add(load, len(state.replicas), state.ready)
                 served.board.look()
                 service = state.service
-                served.want = min(max(autoscaler.replicas(served.past), service.replicas_min), service.replicas_max)
+                served.want = min(
+                    max(autoscaler.replicas(served.past), service.replicas_min), service.replicas_max
+                )
                 changed = True
             changed |= self._back_off(state, served)
         return changed or any(loan.recalled for loan in self.view.loans.values())
@@ -291,7 +317,9 @@ class _Inference:
                 room[host] -= fits * state.service.gpus
                 short -= fits
             gpus += short * state.service.gpus
-        largest = max((self.view.inventory.all_masks[host].bit_count() for host in self.cluster.hosts), default=1)
+        largest = max(
+            (self.view.inventory.all_masks[host].bit_count() for host in self.cluster.hosts), default=1
+        )
         return math.ceil(gpus / largest)
 
     def _in_need(self) -> list[ServiceState]:
@@ -306,7 +334,10 @@ class _Inference:
     def _cheapest(self, hosts: list[int], count: int) -> list[int]:
         """Which of these hosts are emptied at the least cost."""
         jobs_on = {host: frozenset(job.id for job in self._jobs_on(host)) for host in hosts}
-        keeping = {host: {job.id for job in self._jobs_on(host) if self._kept(job, host) is not None} for host in hosts}
+        keeping = {
+            host: {job.id for job in self._jobs_on(host) if self._kept(job, host) is not None}
+            for host in hosts
+        }
         stopping = {host: jobs - keeping[host] for host, jobs in jobs_on.items()}
         only_shrink = {host for host in hosts if jobs_on[host] and not stopping[host]}
         cost = self.rules.cost or (lambda jobs, _: sum(self._lost_gpu_s(job) for job in sorted(jobs)))
@@ -319,7 +350,11 @@ class _Inference:
         return job.gpus * self.view.estimates.switch_s(job)
 
     def _jobs_on(self, host: int) -> list[JobState]:
-        return [job for job in self.view.running.values() if job.placement is not None and host in job.placement.hosts]
+        return [
+            job
+            for job in self.view.running.values()
+            if job.placement is not None and host in job.placement.hosts
+        ]
 
     def _kept(self, job: JobState, host: int) -> Placement | None:
         """What an elastic job can go on with if it leaves a host; None if it has to stop."""
@@ -334,6 +369,7 @@ class _Inference:
 
     def _take_back(self, host: int) -> Iterator[Decision]:
         """Recall a host and have its jobs leave it: shrink where they can, else stop."""
+        self.memory.taken_s = self.view.now
         until_s = self.view.now + self.rules.reclaim_s
         yield Reclaim((host,), self.name, until_s, f"{self.name} needs it for its objective")
         yield from self._empty(host, f"{self.name} needs host {host} back")
@@ -352,6 +388,7 @@ class _Inference:
             if self.view.inventory.down[host] and not loan.recalled:
                 yield Reclaim((host,), loan.lender, self.view.now, "it is down: its owner sees to it")
             elif loan.recalled and loan.due_s <= self.view.now:
+                self.memory.taken_s = self.view.now
                 for job in self._jobs_on(host):
                     if not job.job.pinned:
                         yield Stop(job.id, f"host {host} was to be back with {loan.lender} by now")
@@ -367,7 +404,9 @@ class _Inference:
         for host in self._cheapest(there, count):
             yield from self._empty(host, f"{self.name} borrows host {host} for its objective")
             if not self._jobs_on(host):
-                yield Lend((host,), self.training, self.name, math.inf, "its own hosts are not enough for its load")
+                yield Lend(
+                    (host,), self.training, self.name, math.inf, "its own hosts are not enough for its load"
+                )
 
     # ---- 3. replicas
 
@@ -396,12 +435,20 @@ class _Inference:
     def _place(self, service: Service, free: dict[int, int]) -> Placement | None:
         """The fullest own host that has room, then the fullest borrowed one; whole hosts for replicas that need several."""
         inventory = self.view.inventory
-        kinds = [host for host in free if not service.gpu_type or inventory.pool_of[host].gpu_type == service.gpu_type]
+        kinds = [
+            host
+            for host in free
+            if not service.gpu_type or inventory.pool_of[host].gpu_type == service.gpu_type
+        ]
         fitting = [host for host in kinds if free[host].bit_count() >= service.gpus]
         if fitting:
             host = min(fitting, key=lambda h: (h in self.borrowed, free[h].bit_count(), h))
             return Placement((host,), (pick(free[host], service.gpus, inventory.island_masks[host]),))
-        whole = [h for h in kinds if free[h] == inventory.all_masks[h] and service.gpus % max(1, free[h].bit_count()) == 0]
+        whole = [
+            h
+            for h in kinds
+            if free[h] == inventory.all_masks[h] and service.gpus % max(1, free[h].bit_count()) == 0
+        ]
         each = free[whole[0]].bit_count() if whole else 0
         whole = [h for h in whole if free[h].bit_count() == each][: service.gpus // each if each else 0]
         if not whole or each * len(whole) != service.gpus:
@@ -416,7 +463,8 @@ class _Inference:
         for host in self.borrowed:
             if inventory.masks[host] == inventory.all_masks[host]:
                 yield Reclaim((host,), self.training, self.view.now, "inference has no use for it any more")
-        if not self.rules.to_training or not self._training_wants() or self._lacking() > 0:
+        protected = self.view.now < self.memory.taken_s + self.rules.protect_s
+        if not self.rules.to_training or protected or not self._training_wants() or self._lacking() > 0:
             return
         self.look()
         idle = [host for host in self.own if inventory.masks[host] == inventory.all_masks[host]]
@@ -433,14 +481,18 @@ class _Inference:
         """Whether training would do anything with another host."""
         if self.view.waiting:
             return True
-        return any(job.elastic and job.gpus < self.view.sizes_of(job)[-1] for job in self.view.running.values())
+        return any(
+            job.elastic and job.gpus < self.view.sizes_of(job)[-1] for job in self.view.running.values()
+        )
 
     def _risk(self, hosts: int) -> float:
         """How likely inference needs more than so many of its own hosts soon: the worst of its services, each of which has
         its share of them by the replicas it wants."""
         inventory = self.view.inventory
         gpus = sum(inventory.all_masks[host].bit_count() for host in self.own[:hosts])
-        wanted = sum(self.memory.served[s.service.id].want * s.service.gpus for s in self.view.services.values())
+        wanted = sum(
+            self.memory.served[s.service.id].want * s.service.gpus for s in self.view.services.values()
+        )
         risk = 0.0 if gpus >= wanted else 1.0
         for state in self.view.services.values():
             served = self.memory.served[state.service.id]

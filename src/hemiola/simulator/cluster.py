@@ -190,7 +190,10 @@ class SimulatedDriver(SimulatedReplay):
         if not services:
             return
         self._serving = Serving(
-            services, rules, lambda time_s, what, version: self._push(time_s, SERVICE, what, version), record=self._record
+            services,
+            rules,
+            lambda time_s, what, version: self._push(time_s, SERVICE, what, version),
+            record=self._record,
         )
         self._loans = LoanLedger(self.view, self.tasks)
         for service in services:
@@ -390,7 +393,9 @@ class SimulatedDriver(SimulatedReplay):
                 self._reallocate(decision)
             case Scale() if self._serving is not None:
                 now = self.view.now
-                self._serving.scale(decision, now, lambda place: self._wait_for_handover(place, now), self._keep_busy)
+                self._serving.scale(
+                    decision, now, lambda place: self._wait_for_handover(place, now), self._keep_busy
+                )
             case Lend() | Reclaim() if self._serving is not None:
                 self._loans.note(decision)
             case Align() | Scale() | Lend() | Reclaim():

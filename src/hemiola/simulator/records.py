@@ -113,7 +113,10 @@ class SimulatedReplay(Driver):
             InputError: there is no such thing under these rules.
         """
         if services:
-            raise InputError(f"services, {services[0].id!r} among them, cannot be run by these rules", "use --semantics event-driven")
+            raise InputError(
+                f"services, {services[0].id!r} among them, cannot be run by these rules",
+                "use --semantics event-driven",
+            )
 
     def serving(self) -> ServingFigures | None:
         """Of services and loans; None without services."""

@@ -218,9 +218,13 @@ def _check_services(workload: Workload, policies: Mapping[str, Policy], semantic
                 "leave services out of the workload, or name a policy that places them: fapes, lyra, static-split, elastic",
             )
     if not semantics.runs_services:
-        raise InputError(f"{semantics.name} runs no services, and {which}", "leave services out of the workload")
+        raise InputError(
+            f"{semantics.name} runs no services, and {which}", "leave services out of the workload"
+        )
     for service in workload.services:
-        if flaw := service.flaw() or ("" if service.latency else "nobody says how long a replica takes (latency)"):
+        if flaw := service.flaw() or (
+            "" if service.latency else "nobody says how long a replica takes (latency)"
+        ):
             raise InputError(f"service {service.id!r} cannot be simulated: {flaw}", "correct it")
         if not (service.arrivals or service.requests):
             raise InputError(f"service {service.id!r} has no requests", "give it arrivals or requests")

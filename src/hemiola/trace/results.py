@@ -20,7 +20,7 @@ import msgspec
 
 from hemiola.analysis.cluster_metrics import finish_time_fairness, summary
 from hemiola.core.errors import DAMAGED, FormatError, InputError
-from hemiola.core.result import Comparison, JobRecord, Run
+from hemiola.core.result import Comparison, JobRecord, Run, ServiceRecord
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
 
@@ -120,7 +120,14 @@ def _run(run: Run, topology: Topology) -> dict[str, Any]:
         "events": run.events,
         "speed_changes": run.speed_changes,
     }
+    if run.serving is not None:
+        tail["services"] = [_service(one) for one in run.serving.services]
     return {**head, **figures, **tail}
+
+
+def _service(record: ServiceRecord) -> dict[str, Any]:
+    """A service's figures, without its rows over time."""
+    return {name: getattr(record, name) for name in ServiceRecord.__struct_fields__ if name != "rows"}
 
 
 def _topology(topology: Topology) -> dict[str, Any]:

@@ -57,6 +57,7 @@ POLICIES = PolicyTable(
         "crux": "hemiola.sched.policies.crux:Crux",
         "elastic": "hemiola.sched.policies.elastic:ElasticSharing",
         "static-split": "hemiola.sched.policies.static_split:StaticSplit",
+        "lyra": "hemiola.sched.policies.lyra:Lyra",
         "fapes": "hemiola.sched.policies.fapes:Fapes",
         "dally": "hemiola.sched.policies.dally:Dally",
     }

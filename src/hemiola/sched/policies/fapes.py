@@ -20,6 +20,7 @@ from hemiola.core.errors import PolicyError
 from hemiola.core.job import Batch, Elastic, Service
 from hemiola.sched.autoscaling import Autoscaler, autoscaler_from_text
 from hemiola.sched.board import HORIZONS_S
+from hemiola.sched.policies.elastic import ElasticSharing
 from hemiola.sched.policy import Policy
 from hemiola.sched.reclaim import spread_cost
 from hemiola.sched.shared_cluster import LoanRules, shared_decisions
@@ -66,7 +67,9 @@ class Fapes(Policy):
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         training, autoscaler, rules = _parts(self)
-        return shared_decisions(view, training, autoscaler, rules)
+        if isinstance(training, ElasticSharing):
+            return shared_decisions(view, training.train, autoscaler, rules)
+        return shared_decisions(view, training.decide, autoscaler, rules)
 
     def card(self) -> dict[str, str]:
         return {
@@ -85,14 +88,22 @@ def _parts(policy: Fapes) -> tuple[Policy, Autoscaler, LoanRules]:
     for name, known in (("loans", LOANS), ("cost", COSTS)):
         if getattr(policy, name) not in known:
             raise PolicyError(f"{name} is {getattr(policy, name)!r}", f"choose one of {', '.join(known)}")
-    for name, value, most in (("risk", policy.risk, 1.0), ("most", policy.most, 1.0), ("reclaim_s", policy.reclaim_s, 86400.0)):
+    for name, value, most in (
+        ("risk", policy.risk, 1.0),
+        ("most", policy.most, 1.0),
+        ("reclaim_s", policy.reclaim_s, 86400.0),
+    ):
         if not 0 <= value <= most:
             raise PolicyError(f"{name} is {value}", f"give 0 to {most:g}")
     if policy.ahead_s not in HORIZONS_S:
-        raise PolicyError(f"ahead_s is {policy.ahead_s:g}", f"choose one of {', '.join(f'{h:g}' for h in HORIZONS_S)}")
+        raise PolicyError(
+            f"ahead_s is {policy.ahead_s:g}", f"choose one of {', '.join(f'{h:g}' for h in HORIZONS_S)}"
+        )
     training = policy_from_text(policy.training)
-    if isinstance(training, Fapes):
-        raise PolicyError("training is fapes itself", "name a policy for the jobs, such as elastic")
+    if "loans" in training.card():
+        raise PolicyError(
+            f"training is {training.name}, which lends by itself", "name a policy for jobs, such as elastic"
+        )
     to_training, to_inference = LOANS[policy.loans]
     rules = replace(
         LoanRules(), to_training=to_training, to_inference=to_inference, risk=policy.risk, ahead_s=policy.ahead_s,

@@ -11,12 +11,10 @@ from hemiola.sched.autoscaling import autoscaler_from_text
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.fifo import FifoBackfill
 from hemiola.sched.policy import Policy
-from hemiola.sched.shared_cluster import LoanRules, shared_decisions
+from hemiola.sched.shared_cluster import beside_services
 from hemiola.sched.view import ClusterView
 
 __all__ = ["StaticSplit"]
-
-NO_LOANS = LoanRules(to_training=False, to_inference=False)
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class StaticSplit(Policy):
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         training = FifoBackfill(placement=self.placement)
-        return shared_decisions(view, training, autoscaler_from_text(self.autoscaler), NO_LOANS)
+        return beside_services(view, training.decide, self.autoscaler)
 
     def card(self) -> dict[str, str]:
         return {"order": "arrival", "loans": "none", "services": f"replicas by {self.autoscaler}"}

@@ -67,7 +67,8 @@ class ServedService(msgspec.Struct, eq=False):
     """Physical truth about one service.
 
     Attributes:
-        held_gpu_s, ready_gpu_s: GPU-seconds of its replicas, and of those that take requests.
+        held_gpus, ready_gpus: GPUs of its replicas, and of those that take requests; in GPU-seconds so far `held_gpu_s` and
+            `ready_gpu_s`.
         starts, losses: replicas that were started, and that were lost.
         rows: of each control interval: time, requests per second, answered in time (share), replicas, ready ones, waiting.
     """
@@ -76,6 +77,8 @@ class ServedService(msgspec.Struct, eq=False):
     queue: RequestQueue
     chance: np.random.Generator
     replicas: dict[Placement, Replica] = {}
+    held_gpus: int = 0
+    ready_gpus: int = 0
     held_gpu_s: float = 0.0
     ready_gpu_s: float = 0.0
     starts: int = 0
@@ -96,7 +99,6 @@ class Serving:
         self._rules, self._push, self._record = rules, push, record
         self._services = services
         self._served: dict[str, ServedService] = {}
-        self.held_gpus = 0
         self.settled_s = max(service.settled_s for service in services)
         self.first_s = services[0].submit_s
 
@@ -147,6 +149,7 @@ class Serving:
         if life_s == 0:
             return self._crash(replica, now)
         replica.is_ready = True
+        served.ready_gpus += replica.placement.gpus
         served.queue.join(replica)
         if life_s < math.inf:
             self._push(now + float(served.chance.exponential(life_s)), replica, replica.version)
@@ -163,7 +166,8 @@ class Serving:
         served = replica.service
         del served.replicas[replica.placement]
         replica.version += 1
-        self.held_gpus -= replica.placement.gpus
+        served.held_gpus -= replica.placement.gpus
+        served.ready_gpus -= replica.placement.gpus * replica.is_ready
         served.losses += lost
         if not replica.is_ready:
             return now
@@ -171,7 +175,11 @@ class Serving:
         return served.queue.leave(replica, lost=lost)
 
     def scale(
-        self, decision: Scale, now: float, delay_s: Callable[[Placement], float], hand_over: Callable[[Placement, float], None]
+        self,
+        decision: Scale,
+        now: float,
+        delay_s: Callable[[Placement], float],
+        hand_over: Callable[[Placement, float], None],
     ) -> None:
         """Start and end replicas.
 
@@ -188,14 +196,16 @@ class Serving:
             if place not in served.replicas:
                 replica = served.replicas[place] = Replica(served, place)
                 served.starts += 1
-                self.held_gpus += place.gpus
+                served.held_gpus += place.gpus
                 self._push(now + delay_s(place) + self._cold_start_s(served), replica, 0)
 
     def _cold_start_s(self, served: ServedService) -> float:
         service = served.service
         if not service.cold_start_spread:
             return service.cold_start_s
-        return service.cold_start_s * math.exp(service.cold_start_spread * float(served.chance.standard_normal()))
+        return service.cold_start_s * math.exp(
+            service.cold_start_spread * float(served.chance.standard_normal())
+        )
 
     def lose_host(self, host: int, now: float) -> None:
         """Every replica there is gone."""
@@ -205,11 +215,9 @@ class Serving:
 
     def pass_time(self, seconds: float) -> None:
         """Count the GPU-seconds that replicas hold."""
-        if self.held_gpus:
-            for served in self._served.values():
-                for replica in served.replicas.values():
-                    served.held_gpu_s += seconds * replica.placement.gpus
-                    served.ready_gpu_s += seconds * replica.placement.gpus * replica.is_ready
+        for served in self._served.values():
+            served.held_gpu_s += seconds * served.held_gpus
+            served.ready_gpu_s += seconds * served.ready_gpus
 
     def close(self, now: float) -> None:
         """Let what is in hand stand as it is now."""

@@ -34,8 +34,12 @@ class FluidQueue(RequestQueue):
         self._source = source
         assert service.latency is not None
         count = len(service.requests)
-        sums = [sum(getattr(one, name) for one in service.requests) for name in ("input_tokens", "output_tokens")]
-        self._rate = service.latency.rate(service.objective.latency_s, *(total / count for total in sums if count))
+        sums = [
+            sum(getattr(one, name) for one in service.requests) for name in ("input_tokens", "output_tokens")
+        ]
+        self._rate = service.latency.rate(
+            service.objective.latency_s, *(total / count for total in sums if count)
+        )
         self._slack_s = service.objective.latency_s - self._rate.latency_s
         self._replicas: set[Hashable] = set()
         self._backlog: deque[tuple[float, float]] = deque()
@@ -133,7 +137,9 @@ class FluidQueue(RequestQueue):
         waiting, share = wait_exceeds(0.0, rate, one.service_s, servers), 1 - self.service.objective.share
         if waiting <= max(share, _DROP):
             return one.latency_s
-        return one.latency_s + math.log(waiting / max(share, _DROP)) / decay_per_s(rate, one.service_s, servers)
+        return one.latency_s + math.log(waiting / max(share, _DROP)) / decay_per_s(
+            rate, one.service_s, servers
+        )
 
     def mean_wait_s(self, rate: float) -> float:
         """In the steady state at a rate, with the replicas that there are."""

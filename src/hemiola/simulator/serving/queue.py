@@ -36,7 +36,7 @@ class Counts(msgspec.Struct):
     def attainment(self) -> float:
         """Share of the requests that are done with, that were answered in time; 1 without any."""
         done = self.answered + self.refused
-        return 1.0 - self.missed / done if done > 0 else 1.0
+        return max(0.0, 1.0 - self.missed / done) if done > 0 else 1.0
 
 
 class RequestQueue(ABC):

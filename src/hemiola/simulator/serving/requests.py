@@ -103,7 +103,9 @@ class TokenHands(Hands):
         self._tokens = tokens
         self._clock, self._at_s = 0.0, 0.0
         self._prompt: tuple[Request, float, float] | None = None  # what is read, since when, until when
-        self._writing: list[tuple[float, int, Request, float, float]] = []  # (end by the clock, number, request, begun, first)
+        self._writing: list[
+            tuple[float, int, Request, float, float]
+        ] = []  # (end by the clock, number, request, begun, first)
         self._cached, self._number = 0.0, 0
 
     def take(self, queue: deque[Request], now: float) -> None:
@@ -119,7 +121,11 @@ class TokenHands(Hands):
         one = self._tokens
         if len(self._writing) >= one.together:
             return False
-        return not one.cache_tokens or not self._writing or self._cached + _length(request, one) <= one.cache_tokens
+        return (
+            not one.cache_tokens
+            or not self._writing
+            or self._cached + _length(request, one) <= one.cache_tokens
+        )
 
     def _pass(self, now: float) -> None:
         """Let the clock run up to now, unless a prompt is being read."""
@@ -266,7 +272,11 @@ class SingleRequests(RequestQueue):
 
     def _feed_idle(self, now: float) -> None:
         """Who has least to do takes it up, in the order of the replicas."""
-        for hands in sorted(self._replicas.values(), key=lambda one: len(one.held)) if self._profile.tokens else self._replicas.values():
+        for hands in (
+            sorted(self._replicas.values(), key=lambda one: len(one.held))
+            if self._profile.tokens
+            else self._replicas.values()
+        ):
             before = len(self._queue)
             if not before:
                 return

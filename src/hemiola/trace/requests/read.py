@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -52,6 +53,42 @@ class RequestTrace:
             return self.requests[-1].time_s
         return self.arrivals[-1].since_s if self.arrivals else 0.0
 
+    def part(
+        self, *, scale: float = 1.0, start_s: float = 0.0, span_s: float = math.inf, every_s: float = 0.0
+    ) -> RequestTrace:
+        """A part of it, from 0 on.
+
+        Args:
+            scale: so many times as many requests per second: rates are multiplied, single requests come so much faster.
+            start_s, span_s: only what comes from then on, for so long (before scaling); no rate holds beyond its end.
+            every_s: rates become straight lines between those of the file, one rate for each so many seconds; 0 leaves steps.
+
+        Raises:
+            InputError: a value that cannot be, or nothing is left.
+        """
+        _check_part(scale, start_s, span_s, every_s)
+        end_s = start_s + span_s
+        requests = [
+            Request((one.time_s - start_s) / scale, one.input_tokens, one.output_tokens)
+            for one in self.requests
+            if start_s <= one.time_s <= end_s
+        ]
+        rates = [one for one in _lines(list(self.arrivals), every_s) if start_s <= one.since_s < end_s]
+        arrivals = [RequestRate(one.since_s - start_s, one.requests_per_s * scale) for one in rates]
+        if not requests and not arrivals:
+            raise InputError(
+                f"there are no requests from {start_s:g} s on, of {self.span_s:g} s", "ask for another part"
+            )
+        if arrivals and math.isfinite(span_s):
+            arrivals.append(RequestRate(span_s, 0.0))
+        return RequestTrace(tuple(requests), tuple(arrivals), self.format, self.why, self.notes)
+
+
+def _check_part(scale: float, start_s: float, span_s: float, every_s: float) -> None:
+    for name, value, least in (("scale", scale, 1e-9), ("start_s", start_s, 0.0), ("span_s", span_s, 1e-9), ("every_s", every_s, 0.0)):  # fmt: skip
+        if not value >= least:
+            raise InputError(f"{name} is {value}", f"give a number of {least:g} or more")
+
 
 @dataclass(frozen=True)
 class RequestFormat:
@@ -70,58 +107,34 @@ class RequestFormat:
     read: Callable[[Source], Found]
 
 
-def read_requests(
-    path: str | Path, *, scale: float = 1.0, start_s: float = 0.0, span_s: float = math.inf, every_s: float = 0.0
-) -> RequestTrace:
+def read_requests(path: str | Path) -> RequestTrace:
     """The requests of a file.
-
-    Args:
-        scale: so many times as many requests per second: rates are multiplied, single requests come so much faster.
-        start_s, span_s: only what the file has from then on, for so long (before scaling).
-        every_s: rates become straight lines between those of the file, one rate for each so many seconds; 0 leaves steps.
 
     Raises:
         FormatError: in no known format.
         RowError: a row cannot be used; names file, line, column and value.
-        InputError: unreadable, or nothing is left.
+        InputError: unreadable, or without requests.
     """
-    for name, value, least in (("scale", scale, 1e-9), ("start_s", start_s, 0.0), ("span_s", span_s, 1e-9), ("every_s", every_s, 0.0)):  # fmt: skip
-        if not value >= least:
-            raise InputError(f"{name} is {value}", f"give a number of {least:g} or more")
     source = load(path)
     matches = [(found, why) for found in REQUEST_FORMATS if (why := found.match(source))]
     if not matches:
         first = source.head.lstrip().split("\n", 1)[0][:80]
         known = "; ".join(f"{found.name} ({found.about})" for found in REQUEST_FORMATS)
-        raise FormatError(f"{path} is in no known format of requests; it begins {first!r}", f"known are {known}")
+        raise FormatError(
+            f"{path} is in no known format of requests; it begins {first!r}", f"known are {known}"
+        )
     found, why = matches[0]
     requests, rates = found.read(source)
-    return _cut(source, found.name, why, requests, rates, scale, start_s, span_s, every_s)
-
-
-def _cut(
-    source: Source, name: str, why: str, requests: list[Request], rates: list[RequestRate],
-    scale: float, start_s: float, span_s: float, every_s: float,
-) -> RequestTrace:  # fmt: skip
-    """The part that was asked for, from 0 on."""
-    notes = [f"requests: {source.name}, read as {name} ({why})"]
+    if not requests and not rates:
+        raise InputError(f"{path} has no requests", "give a file with at least one")
     requests.sort(key=lambda one: one.time_s)
-    origin_s = requests[0].time_s if requests else rates[0].since_s if rates else 0.0
-    begin_s, end_s = origin_s + start_s, origin_s + start_s + span_s
-    kept = [
-        Request((one.time_s - begin_s) / scale, one.input_tokens, one.output_tokens)
-        for one in requests
-        if begin_s <= one.time_s <= end_s
-    ]
-    rates = [one for one in _lines(rates, every_s) if begin_s <= one.since_s <= end_s]
-    arrivals = [RequestRate(one.since_s - begin_s, one.requests_per_s * scale) for one in rates]
-    if not kept and not arrivals:
-        raise InputError(f"{source.path} has no requests from {start_s:g} s on", "ask for another part of it")
-    if scale != 1:
-        notes.append(f"{scale:g} times as many requests per second" + (", by time" if kept else ""))
-    if every_s and arrivals:
-        notes.append(f"rates are straight lines between those of the file, each {every_s:g} s one")
-    return RequestTrace(tuple(kept), tuple(arrivals), name, why, tuple(notes))
+    origin_s = requests[0].time_s if requests else rates[0].since_s
+    note = f"requests: {source.name}, read as {found.name} ({why})"
+    return RequestTrace(
+        tuple(Request(one.time_s - origin_s, one.input_tokens, one.output_tokens) for one in requests),
+        tuple(RequestRate(one.since_s - origin_s, one.requests_per_s) for one in rates),
+        found.name, why, (note,),
+    )  # fmt: skip
 
 
 def _lines(rates: list[RequestRate], every_s: float) -> list[RequestRate]:
@@ -129,7 +142,7 @@ def _lines(rates: list[RequestRate], every_s: float) -> list[RequestRate]:
     if not every_s:
         return rates
     drawn: list[RequestRate] = []
-    for now, then in zip(rates, rates[1:], strict=False):
+    for now, then in itertools.pairwise(rates):
         long_s = then.since_s - now.since_s
         for i in range(max(1, math.ceil(long_s / every_s - 1e-9))):
             share = (i + 0.5) * every_s / long_s if every_s < long_s else 0.5
@@ -144,7 +157,10 @@ def _lines(rates: list[RequestRate], every_s: float) -> list[RequestRate]:
 def _rows(source: Source) -> Iterator[tuple[int, Row]]:
     reader = csv.DictReader(io.StringIO(source.text, newline=""), skipinitialspace=True)
     for row in reader:
-        yield reader.line_num, {(key or "").strip(): (value or "").strip() for key, value in row.items() if key}
+        yield (
+            reader.line_num,
+            {(key or "").strip(): (value or "").strip() for key, value in row.items() if key},
+        )
 
 
 def _number(source: Source, line: int, row: Row, column: str, least: float = 0.0) -> float:
@@ -154,14 +170,18 @@ def _number(source: Source, line: int, row: Row, column: str, least: float = 0.0
     except ValueError:
         value = math.nan
     if not least <= value < math.inf:
-        raise RowError(source.path, line, column, text, "is no number of 0 or more", "correct or remove the row")
+        raise RowError(
+            source.path, line, column, text, "is no number of 0 or more", "correct or remove the row"
+        )
     return value
 
 
 def _tokens(source: Source, line: int, row: Row, column: str) -> int:
     value = _number(source, line, row, column) if column in row else 0.0
     if value != int(value):
-        raise RowError(source.path, line, column, row[column], "is no whole number of tokens", "correct the row")
+        raise RowError(
+            source.path, line, column, row[column], "is no whole number of tokens", "correct the row"
+        )
     return int(value)
 
 
@@ -223,9 +243,11 @@ def _rates(source: Source) -> Found:
         RequestRate(_number(source, line, row, "time_s"), _number(source, line, row, "requests_per_s"))
         for line, row in _rows(source)
     ]
-    for line, (before, after) in enumerate(zip(rates, rates[1:], strict=False), 3):
+    for line, (before, after) in enumerate(itertools.pairwise(rates), 3):
         if after.since_s <= before.since_s:
-            raise RowError(source.path, line, "time_s", after.since_s, "does not ascend", "sort the rows by time_s")
+            raise RowError(
+                source.path, line, "time_s", after.since_s, "does not ascend", "sort the rows by time_s"
+            )
     return [], rates
 
 
@@ -238,7 +260,11 @@ class _MooncakeRow(msgspec.Struct):
 def _is_mooncake(source: Source) -> str:
     first = source.head.lstrip().split("\n", 1)[0]
     keys = ('"timestamp"', '"input_length"', '"output_length"')
-    return "its lines are JSON with timestamp, input_length and output_length" if all(key in first for key in keys) else ""
+    return (
+        "its lines are JSON with timestamp, input_length and output_length"
+        if all(key in first for key in keys)
+        else ""
+    )
 
 
 def _mooncake(source: Source) -> Found:
@@ -252,7 +278,9 @@ def _decoded(source: Source, decoder: msgspec.json.Decoder[_MooncakeRow]) -> Ite
             try:
                 row = decoder.decode(text)
             except DAMAGED as error:
-                raise RowError(source.path, line, "(line)", text[:60], f"cannot be read: {error}", "correct it") from None
+                raise RowError(
+                    source.path, line, "(line)", text[:60], f"cannot be read: {error}", "correct it"
+                ) from None
             yield Request(row.timestamp * 1e-3, row.input_length, row.output_length)
 
 

@@ -1,0 +1,479 @@
+"""Services in the simulated cluster: their queues, their replicas, and what training and inference lend each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replays import FREE, CheckedMachine, cluster, job
+
+from hemiola.analysis.cluster_metrics import summary
+from hemiola.core.decisions import Decision, Lend, Placement, Reclaim, Scale, Start, Stop
+from hemiola.core.errors import PolicyError
+from hemiola.core.events import Arrived, Load, NodeBack, NodeLost
+from hemiola.core.job import Batch, Elastic, Objective, RequestRate, Service, Workload
+from hemiola.core.latency import BatchTime, LatencyProfile, Request, TokenTimes
+from hemiola.core.result import Run
+from hemiola.core.virtual_cluster import VirtualCluster
+from hemiola.sched.policies.fapes import Fapes
+from hemiola.sched.policy import Policy
+from hemiola.sched.view import ClusterView
+from hemiola.simulator.rules import Semantics
+from hemiola.simulator.serving.arrivals import RequestSource
+from hemiola.simulator.serving.cluster import ServingRules
+from hemiola.simulator.serving.fluid import FluidQueue
+from hemiola.simulator.serving.queue import RequestQueue
+from hemiola.simulator.serving.requests import SingleRequests
+from hemiola.simulator.simulate import Recording, simulate
+
+ONE = LatencyProfile((BatchTime(1, 0.25),))
+EIGHT = LatencyProfile((BatchTime(1, 0.2), BatchTime(8, 0.4)))
+SPLIT = (VirtualCluster("inference", (0, 1)), VirtualCluster("training", (2, 3)))
+
+
+def service(rate: float = 3.0, until_s: float = 600.0, **more: Any) -> Service:
+    facts: dict[str, Any] = {
+        "latency": ONE, "objective": Objective(1.0, 0.99), "replicas_max": 8, "cold_start_s": 10.0,
+        "arrivals": (RequestRate(0.0, rate), RequestRate(until_s, 0.0)),
+    } | more  # fmt: skip
+    return Service(id="chat", submit_s=0.0, gpus=1, **facts)
+
+
+def queues(asked: Service, seed: int = 0) -> tuple[RequestQueue, RequestQueue]:
+    return tuple(kind(asked, RequestSource(asked, (seed, 0))) for kind in (FluidQueue, SingleRequests))  # type: ignore[return-value]
+
+
+# ---- queues ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "servers", "seconds", "wait_s"), [(3.0, 1, 0.25, 0.375), (9.0, 1, 0.1, 0.45)]
+)
+def test_requests_one_by_one_wait_as_m_d_1(rate: float, servers: int, seconds: float, wait_s: float) -> None:
+    asked = service(
+        rate, arrivals=(RequestRate(0.0, rate),), latency=LatencyProfile((BatchTime(1, seconds),))
+    )
+    means = []
+    for seed in range(3):
+        _, single = queues(asked, seed)
+        single.join(0)
+        single.advance(8000.0)
+        means.append(single.counts.waited_s / single.counts.answered)
+    assert sum(means) / 3 == pytest.approx(wait_s, rel=0.08)
+
+
+@pytest.mark.parametrize(("rate", "replicas"), [(3.0, 1), (36.0, 12), (15.0, 5)])
+def test_the_fluid_misses_as_many_as_requests_one_by_one(rate: float, replicas: int) -> None:
+    asked = service(rate, arrivals=(RequestRate(0.0, rate),), objective=Objective(0.5))
+    shares = []
+    for queue in queues(asked):
+        for number in range(replicas):
+            queue.join(number)
+        queue.advance(3000.0)
+        shares.append(queue.counts.missed / queue.counts.arrived)
+    assert shares[0] == pytest.approx(shares[1], rel=0.15, abs=0.01)
+
+
+def test_a_batch_is_as_large_as_answers_most_within_the_objective() -> None:
+    assert [EIGHT.rate(objective_s).batch for objective_s in (0.3, 0.5, 2.0)] == [1, 2, 8]
+    _, single = queues(service(30.0, latency=EIGHT))
+    single.join(0), single.join(1)
+    single.advance(600.0)
+    assert single.counts.missed == 0 and single.counts.answered > 17_000, (
+        "one by one two replicas would answer 10 per second"
+    )
+
+
+def test_a_language_model_reads_prompts_and_writes_tokens() -> None:
+    """By hand: prompts from 1 s to 2 s and to 3 s, in which nothing is written. Then a token of both each 0.15 s: the second ends its
+    6 at 3.75 s, of the first 5 of 10 are left, and end at 4.25 s. The third takes 1 s and 10 tokens of 0.1 s."""
+    tokens = TokenTimes(0.0, 0.01, 0.1, step_more_s=0.05, together=2, input_tokens=100, output_tokens=11)
+    asked = service(
+        arrivals=(), latency=LatencyProfile(tokens=tokens), objective=Objective(9.0, first_token_s=1.5),
+        requests=(Request(1.0, 100, 11), Request(1.0, 100, 6), Request(20.0, 0, 0)),
+    )  # fmt: skip
+    _, single = queues(asked)
+    single.join(0)
+    single.advance(3.8)
+    assert single.counts.answered == 1 and single.load(3.8).latency_s == pytest.approx(2.75)
+    single.advance(4.5)
+    load = single.load(4.5)
+    assert (load.first_token_s, load.latency_s) == (pytest.approx(1.0), pytest.approx(3.25))
+    assert load.per_token_s == pytest.approx((4.25 - 2.0) / 10)
+    single.advance(60.0)
+    assert (single.counts.answered, single.counts.missed) == (3, 1), (
+        "of the second the first token came after 2 s"
+    )
+    assert single.load(60.0).latency_s == pytest.approx(2.0)
+
+
+def test_a_cache_holds_so_many_tokens_at_once() -> None:
+    tokens = TokenTimes(0.0, 0.001, 0.1, together=8, cache_tokens=250, input_tokens=100, output_tokens=20)
+    assert LatencyProfile(tokens=tokens).rate(100.0).servers == 2
+    _, single = queues(
+        service(
+            arrivals=(),
+            latency=LatencyProfile(tokens=tokens),
+            requests=tuple(Request(0.0, 100, 20) for _ in range(4)),
+        )
+    )
+    single.join(0)
+    single.advance(1.0)
+    assert single.load(1.0).queue == 2
+
+
+def test_what_waits_too_long_is_refused_and_missed() -> None:
+    for queue in queues(service(2.0, until_s=100.0, timeout_s=20.0)):
+        queue.advance(200.0)
+        counts = queue.counts
+        assert counts.refused == counts.missed == counts.arrived > 150 and counts.waiting == 0
+
+
+def test_what_a_lost_replica_had_in_hand_waits_again() -> None:
+    _, single = queues(service(arrivals=(), requests=(Request(0.0), Request(0.1))))
+    single.join("a")
+    single.advance(0.2)
+    assert single.leave("a", lost=True) == 0.2
+    single.join("b")
+    single.advance(1.0)
+    assert single.counts.answered == 2 and single.counts.waiting == 0
+    assert single.counts.arrived == 2
+
+
+@given(st.data())
+def test_arrived_is_answered_and_refused_and_waiting(data: st.DataObject) -> None:
+    asked = service(
+        data.draw(st.floats(0, 20)), until_s=60.0, timeout_s=data.draw(st.floats(1, 20)),
+        latency=data.draw(st.sampled_from([ONE, EIGHT, LatencyProfile(tokens=TokenTimes(0.05, 1e-4, 0.02, 0.001, together=4))])),
+        burst_cv=data.draw(st.sampled_from([0.0, 0.7])),
+    )  # fmt: skip
+    steps = data.draw(st.lists(st.tuples(st.floats(0.1, 15), st.sampled_from("joinleavelost")), max_size=12))
+    for queue in queues(asked):
+        now, replicas = 0.0, 0
+        for seconds, what in steps:
+            now += seconds
+            queue.advance(now)
+            if what in "join":
+                queue.join(replicas)
+                replicas += 1
+            elif replicas:
+                replicas -= 1
+                queue.leave(replicas, lost=what in "lost")
+            counts = queue.counts
+            queue.advance(now)
+            assert counts.arrived == pytest.approx(counts.answered + counts.refused + counts.waiting)
+            assert (
+                0 <= counts.missed <= counts.answered + counts.refused + 1e-9 and 0 <= counts.attainment <= 1
+            )
+
+
+def test_bursts_are_the_same_for_every_policy_at_a_seed() -> None:
+    asked = service(10.0, burst_cv=0.7, until_s=3000.0)
+    first, again = (list(RequestSource(asked, (1, 0)).steps(3000.0)) for _ in range(2))
+    assert first == again != list(RequestSource(asked, (2, 0)).steps(3000.0))
+    came = sum((end - begin) * rate for begin, end, rate in first)
+    assert came == pytest.approx(30_000, rel=0.1) and len({rate for *_, rate in first}) > 500
+
+
+# ---- replicas in a cluster ------------------------------------------------------------------
+
+
+class Scripted(Policy):
+    """Scales a service as it is told, by time."""
+
+    name = "scripted"
+    job_kinds = frozenset({Batch, Elastic, Service})
+
+    def __init__(self, *plan: tuple[float, tuple[Placement, ...]]) -> None:
+        self.plan = list(plan)
+        self.seen: list[tuple[float, int, int]] = []
+
+    def decide(self, view: ClusterView) -> Iterator[Decision]:
+        state = view.services["chat"]
+        while self.plan and self.plan[0][0] <= view.now:
+            yield Scale("chat", self.plan.pop(0)[1], "as planned")
+        self.seen.append((view.now, len(state.replicas), state.ready))
+
+
+def at(host: int, gpu: int) -> Placement:
+    return Placement((host,), (1 << gpu,))
+
+
+def run(
+    workload: Workload, policy: Policy | str, *, hosts: int = 4, clusters: Any = SPLIT, **more: Any
+) -> Run:
+    more.setdefault("serving", ServingRules(fidelity="requests", interval_s=5.0))
+    topology = cluster([4] * hosts)
+    semantics = Semantics(costs=FREE)
+    done = simulate(
+        workload,
+        topology,
+        [policy],
+        clusters=clusters,
+        semantics=semantics,
+        recording=Recording(decisions=True),
+        **more,
+    )
+    summary(done.runs[0], topology)  # every GPU-second is accounted for
+    return done.runs[0]
+
+
+def test_a_replica_starts_cold_and_is_ready_and_drains() -> None:
+    policy = Scripted((0.0, (at(0, 0),)), (60.0, (at(0, 0), at(0, 1))), (120.0, ()))
+    record = run(Workload(jobs=(), services=(service(until_s=200.0, timeout_s=30.0),)), policy).serving
+    assert record is not None
+    (one,) = record.services
+    ready = {now: ready for now, _, ready in policy.seen}
+    assert (ready[5.0], ready[10.0], ready[65.0], ready[70.0], ready[120.0]) == (0, 1, 1, 2, 0)
+    assert (
+        one.starts == 2
+        and one.held_gpu_s == pytest.approx(120 + 60)
+        and one.ready_gpu_s == pytest.approx(110 + 50)
+    )
+    assert one.refused > 100 and one.arrived == one.answered + one.refused + one.waiting
+
+
+def test_a_host_that_fails_takes_its_replicas_with_it() -> None:
+    policy = Scripted((0.0, (at(0, 0), at(1, 0))))
+    done = run(
+        Workload(jobs=(), services=(service(),)), policy, node_events=(NodeLost(100.0, 0), NodeBack(200.0, 0))
+    )
+    assert done.serving is not None and done.serving.services[0].losses == 1
+    assert {ready for now, _, ready in policy.seen if 100.0 <= now < 600.0} == {1}
+
+
+def test_replicas_that_crash_at_once_are_started_less_and_less_often() -> None:
+    done = run(
+        Workload(jobs=(), services=(service(until_s=3600.0, replica_life_s=0.0),)),
+        "static-split",
+        clusters=SPLIT,
+    )
+    assert done.serving is not None
+    losses = done.serving.services[0].losses
+    times = [entry.time_s for entry in done.decisions if isinstance(entry.decision, Scale)]
+    assert 0 < losses <= 8 * 20, "every 20 s without back-off would be 8 x 180"
+    gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
+    assert gaps[-1] >= 300.0 > gaps[0]
+
+
+def test_a_service_scales_to_zero_and_back() -> None:
+    rates = (
+        RequestRate(0.0, 4.0),
+        RequestRate(300.0, 0.0),
+        RequestRate(1500.0, 4.0),
+        RequestRate(1800.0, 0.0),
+    )
+    done = run(Workload(jobs=(), services=(service(arrivals=rates, timeout_s=60.0),)), "elastic")
+    assert done.serving is not None
+    replicas = {row[0]: row[3] for row in done.serving.services[0].rows}
+    assert replicas[200.0] > 0 and replicas[1200.0] == 0 and replicas[1600.0] > 0
+    assert done.serving.services[0].refused == 0
+
+
+# ---- loans ----------------------------------------------------------------------------------
+
+
+def mixed(jobs: int = 12, rate: float = 6.0, **more: Any) -> Workload:
+    several = tuple(job(f"j{i}", 20.0 * i, 4, 300.0, gpus_min=2, gpus_max=8) for i in range(jobs))
+    return Workload(jobs=several, services=(service(rate, until_s=2400.0, **more),))
+
+
+def mean_jct_s(done: Run) -> float:
+    return sum(record.jct_s or math.inf for record in done.records) / len(done.records)
+
+
+def test_loans_shorten_training_and_keep_the_objective() -> None:
+    without, lent = (run(mixed(), f"fapes:loans={loans},risk=1") for loans in ("none", "both"))
+    assert mean_jct_s(lent) < 0.95 * mean_jct_s(without)
+    assert without.serving is not None and lent.serving is not None
+    assert lent.serving.loaned_gpu_s > 0 == without.serving.loaned_gpu_s
+    assert lent.serving.services[0].slo_attainment >= without.serving.services[0].slo_attainment - 0.005
+
+
+def test_elastic_is_fapes_without_loans() -> None:
+    same = [run(mixed(), policy) for policy in ("elastic", "fapes:loans=none")]
+    assert next([r.finish_s for r in one.records] for one in same) == [r.finish_s for r in same[1].records]
+
+
+def test_without_requests_training_has_all_that_can_be_lent() -> None:
+    """No load: the policy is the elastic one on the whole cluster, but for the first look at the load."""
+    idle = mixed(rate=0.0)
+    lent = run(idle, "fapes:risk=1", serving=ServingRules(interval_s=0.5))
+    alone = simulate(
+        Workload(jobs=idle.jobs), cluster([4] * 4), ["elastic"], semantics=Semantics(costs=FREE)
+    ).runs[0]
+    assert mean_jct_s(lent) == pytest.approx(mean_jct_s(alone), rel=0.02)
+
+
+def test_inference_borrows_when_its_own_hosts_are_too_few() -> None:
+    """Needs about ten replicas and has eight; training gives one of its two hosts."""
+    asked = mixed(jobs=3, rate=34.0, replicas_max=16)
+    lent, one_way = (run(asked, f"fapes:loans={loans}") for loans in ("both", "to-training"))
+    assert lent.serving is not None and one_way.serving is not None
+    assert lent.serving.services[0].slo_attainment > one_way.serving.services[0].slo_attainment + 0.05
+    borrowed = [
+        entry.decision for entry in lent.decisions if isinstance(entry.decision, Lend) and not entry.refused
+    ]
+    assert {(one.lender, one.borrower) for one in borrowed} >= {("training", "inference")}
+
+
+def test_a_burst_takes_lent_hosts_back_and_jobs_shrink_or_stop() -> None:
+    rates = (RequestRate(0.0, 0.5), RequestRate(600.0, 24.0), RequestRate(1200.0, 0.0))
+    asked = msgspec.structs.replace(mixed(), services=(service(arrivals=rates),))
+    done = run(asked, "fapes:risk=1,loans=to-training")
+    back = [
+        entry
+        for entry in done.decisions
+        if isinstance(entry.decision, Reclaim) and entry.decision.lender == "inference"
+    ]
+    assert back and not any(entry.refused for entry in back)
+    assert all(record.status == "finished" for record in done.records)
+
+
+def test_a_host_that_is_lost_while_lent_is_its_owners_debt() -> None:
+    """It goes home although it is down, and is not lent again before it is back."""
+    done = run(mixed(rate=0.5), "fapes:risk=1", node_events=(NodeLost(300.0, 1), NodeBack(900.0, 1)))
+    assert done.serving is not None and all(record.status == "finished" for record in done.records)
+    lent = [
+        entry.time_s
+        for entry in done.decisions
+        if isinstance(entry.decision, Lend) and 1 in entry.decision.hosts
+    ]
+    assert lent and not any(300.0 < time_s < 900.0 for time_s in lent)
+
+
+def test_two_services_that_want_the_same_gpus_both_get_some() -> None:
+    both = (service(20.0, until_s=900.0), msgspec.structs.replace(service(20.0, until_s=900.0), id="code"))
+    done = run(Workload(jobs=(), services=both), "elastic")
+    assert done.serving is not None
+    starts = [one.starts for one in done.serving.services]
+    assert min(starts) >= 3
+
+
+def test_whoever_shares_needs_two_virtual_clusters() -> None:
+    with pytest.raises(PolicyError, match="give one virtual cluster for services and one for jobs"):
+        run(mixed(), "fapes", clusters=())
+    with pytest.raises(PolicyError, match="loans is 'maybe'"):
+        Fapes(loans="maybe")
+    with pytest.raises(PolicyError, match="lends by itself"):
+        Fapes(training="lyra")
+
+
+def test_lyra_lends_to_training_only() -> None:
+    done = run(mixed(), "lyra")
+    assert done.serving is not None and all(record.status == "finished" for record in done.records)
+    assert {one.decision.lender for one in done.decisions if isinstance(one.decision, Lend)} <= {"inference"}
+
+
+def test_a_forecast_that_is_three_times_too_high_costs_training_and_not_the_objective() -> None:
+    right, wrong = (
+        run(mixed(), f"fapes:risk=1,autoscaler=forecast/headroom={times}") for times in (1.15, 3.45)
+    )
+    assert right.serving is not None and wrong.serving is not None
+    assert wrong.serving.services[0].slo_attainment >= right.serving.services[0].slo_attainment - 1e-9
+    assert wrong.serving.loaned_gpu_s <= right.serving.loaned_gpu_s
+
+
+class Watched(Policy):
+    """Fapes, with every state between two decisions checked."""
+
+    name = "watched"
+    job_kinds = Fapes.job_kinds
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
+
+    def decide(self, view: ClusterView) -> Iterator[Decision]:
+        for decision in self.inner.decide(view):
+            yield decision
+            _check_hands(view)
+
+
+def _check_hands(view: ClusterView) -> None:
+    """Whoever runs on a host has it: its owner, or to whom it is lent."""
+    owner = {host: name for name, part in view.clusters.items() for host in part.hosts}
+    for host, loan in view.loans.items():
+        assert owner[host] == loan.lender != loan.borrower and loan.since_s <= view.now
+    hand = {host: view.loans[host].borrower if host in view.loans else name for host, name in owner.items()}
+    for state in view.services.values():
+        assert {hand[place.hosts[0]] for place in state.replicas} <= {"inference"}
+    for running in view.running.values():
+        assert running.placement is not None
+        assert {hand[host] for host in running.placement.hosts} <= {"training"}
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_gpus_are_conserved_and_nothing_is_lent_twice(data: st.DataObject) -> None:
+    draw = data.draw
+    times = sorted(draw(st.lists(st.integers(1, 1200), min_size=2, max_size=5, unique=True)))
+    rates = (
+        RequestRate(0.0, draw(st.floats(0, 30))),
+        *(RequestRate(float(t), draw(st.floats(0, 30))) for t in times),
+    )
+    asked = service(
+        arrivals=(*rates, RequestRate(1300.0, 0.0)), cold_start_s=draw(st.floats(0, 60)), replicas_max=12,
+        replica_life_s=draw(st.sampled_from([math.inf, 400.0, 0.0])), timeout_s=30.0,
+    )  # fmt: skip
+    jobs = tuple(
+        job(f"j{i}", float(draw(st.integers(0, 900))), gpus, float(draw(st.integers(10, 600))), **sizes)
+        for i, (gpus, sizes) in enumerate(
+            draw(
+                st.lists(
+                    st.sampled_from(
+                        [(1, {}), (4, {}), (2, {"gpus_max": 6}), (6, {"gpus_min": 2, "gpus_max": 12})]
+                    ),
+                    max_size=8,
+                )
+            )
+        )
+    )
+    lost = draw(st.integers(0, 3))
+    inner = draw(
+        st.sampled_from(
+            [Fapes(risk=1.0), Fapes(risk=0.3, cost="servers"), Fapes(training="fifo-backfill", risk=1.0)]
+        )
+    )
+    done = run(
+        Workload(jobs=jobs, services=(asked,)), Watched(inner), serving=ServingRules(interval_s=15.0),
+        node_events=(NodeLost(500.0, lost), NodeBack(700.0, lost)),
+    )  # fmt: skip
+    assert done.serving is not None
+    (one,) = done.serving.services
+    assert one.arrived == pytest.approx(one.answered + one.refused + one.waiting)
+    refused = [entry for entry in done.decisions if entry.refused]
+    assert not refused, refused[:1]
+
+
+def test_what_ignores_the_recall_is_stopped_at_the_deadline() -> None:
+    """A job whose shrinking and stopping came to nothing still runs on the host when it should be back."""
+    machine = CheckedMachine(
+        ClusterView(cluster([4] * 4), Semantics(costs=FREE).estimates(None), clusters=SPLIT)
+    )  # type: ignore[arg-type]
+    machine.apply(Arrived(0.0, job("a", 0.0, 4, 1e5)), Arrived(0.0, service()))
+    policy = Fapes(risk=0.0, training="fifo")
+    assert not machine.execute(Lend((1,), "inference", "training", math.inf, ""))
+    assert not machine.execute(Start("a", Placement((1,), (0b1111,)), ""))
+    assert not machine.execute(Reclaim((1,), "inference", 30.0, ""))
+    machine.apply(Load(29.0, "chat", 0.0, 0, 0.0))
+    assert not any(isinstance(one, Stop) for one in _decided(machine, policy))
+    machine.apply(Load(31.0, "chat", 0.0, 0, 0.0))
+    assert any(
+        isinstance(one, Stop) and "was to be back with inference" in one.reason
+        for one in _decided(machine, policy)
+    )
+    assert 1 not in machine.view.loans
+
+
+def _decided(machine: CheckedMachine, policy: Policy) -> list[Decision]:
+    made = []
+    for decision in policy.decide(machine.view):
+        machine.execute(decision)
+        made.append(decision)
+    return made
