@@ -23,6 +23,7 @@ HORIZONS_S = (60.0, 300.0, 900.0, 1800.0)
 _BINS, _PER_BIN = 96, 0.03
 _WITHOUT_PAST = 0.5
 _FEW = 20
+_NOTHING = 1e-6
 
 
 class Board:
@@ -47,7 +48,7 @@ class Board:
             ):
                 then = self._next[number]
                 self._next[number] += 1
-                if past.rates[then] > 0:
+                if past.rates[then] > _NOTHING:
                     grew = past.busiest(past.times[then], past.times[then] + horizon_s) / past.rates[then]
                     seen[min(_BINS - 1, math.ceil(math.log(max(grew, 1.0)) / _PER_BIN))] += 1
 

@@ -113,7 +113,7 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
 def _run(run: Run, topology: Topology) -> dict[str, Any]:
     head = {"policy": run.policy, "seed": run.seed, "semantics": run.semantics}
     figures = msgspec.to_builtins(summary(run, topology))
-    tail = {
+    tail: dict[str, Any] = {
         "interrupted": run.interrupted,
         "origin_s": run.origin_s,
         "end_s": run.end_s,

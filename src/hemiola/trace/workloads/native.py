@@ -16,7 +16,6 @@ from hemiola.core.errors import FormatError, InputError, RowError
 from hemiola.core.job import Batch, Configuration, Elastic, Profile, Service, Workload
 from hemiola.core.resources import ResourceRequest
 from hemiola.trace.atomic import replacing
-from hemiola.trace.requests import read_requests
 from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS, Cells, table
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
 from hemiola.trace.workloads.services import (
@@ -97,6 +96,8 @@ def _read(source: Source, ledger: ReadLedger) -> None:
 
 def _add_service(source: Source, ledger: ReadLedger, line: int, entry: ServiceEntry) -> None:
     """The service, with its requests read from the file beside this one that it names."""
+    from hemiola.trace.requests import read_requests  # which reads its files as workloads are read
+
     trace = None
     if entry.requests_from is not None:
         trace = read_requests(Path(source.path).parent / entry.requests_from.path)

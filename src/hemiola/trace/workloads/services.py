@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,6 @@ from hemiola.core.errors import InputError
 from hemiola.core.job import Objective, RequestRate, Service
 from hemiola.core.latency import BatchTime, LatencyProfile, Request
 from hemiola.core.resources import ResourceRequest
-from hemiola.trace.requests import RequestTrace
 from hemiola.trace.workloads.cells import Cells
 
 __all__ = [
