@@ -23,7 +23,7 @@ __all__ = [
     "AUTOSCALERS",
     "Autoscaler",
     "Dynamo",
-    "Forecast",
+    "ForecastLoad",
     "Hpa",
     "Kpa",
     "Peak",
@@ -279,7 +279,7 @@ class Peak(Autoscaler):
 
 
 @dataclass(frozen=True)
-class Forecast(Autoscaler):
+class ForecastLoad(Autoscaler):
     """As many as the load to be expected needs when a replica that starts now is ready.
 
     The load to be expected is the mean of late plus three deviations, or that of the same time yesterday if it is more (of
@@ -342,7 +342,7 @@ class Forecast(Autoscaler):
 
 
 AUTOSCALERS: dict[str, type[Autoscaler]] = {
-    kind.name: kind for kind in (Forecast, RayServe, Kpa, Hpa, Dynamo, Peak)
+    kind.name: kind for kind in (ForecastLoad, RayServe, Kpa, Hpa, Dynamo, Peak)
 }
 """Every autoscaler by name."""
 _AUTOSCALER: Family[Autoscaler] = Family(

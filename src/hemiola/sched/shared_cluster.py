@@ -69,7 +69,7 @@ class LoanRules:
     cost: Cost | None = None
 
 
-class Served(msgspec.Struct, eq=False):
+class KnownService(msgspec.Struct, eq=False):
     """What is remembered of one service.
 
     Attributes:
@@ -87,7 +87,7 @@ class Served(msgspec.Struct, eq=False):
     lost_s: float = -math.inf
 
 
-class Memory(Index):
+class SharedPast(Index):
     """What the rules above remember of a view.
 
     Attributes:
@@ -101,7 +101,7 @@ class Memory(Index):
     tracks = False
 
     def __init__(self) -> None:
-        self.served: dict[str, Served] = {}
+        self.served: dict[str, KnownService] = {}
         self.names: tuple[str, str] | None = None
         self.trained: tuple[Any, ...] = ()
         self.taken_s = -math.inf
@@ -118,15 +118,15 @@ class Memory(Index):
 
 
 @dataclass(frozen=True)
-class MemoryOf:
-    """Says that a policy needs a `Memory`."""
+class SharedPastOf:
+    """Says that a policy needs a `SharedPast`."""
 
-    def build(self, view: ClusterView) -> Memory:
+    def build(self, view: ClusterView) -> SharedPast:
         """An empty one."""
-        return Memory()
+        return SharedPast()
 
 
-MEMORY = MemoryOf()
+PAST = SharedPastOf()
 
 
 Training = Callable[[ClusterView], Iterable[Decision]]
@@ -141,7 +141,7 @@ def shared_decisions(
     Raises:
         PolicyError: there are not two virtual clusters, one for all services and one for all jobs.
     """
-    memory: Memory = view.index(MEMORY)
+    memory: SharedPast = view.index(PAST)
     if not view.services:
         yield from _train(view, memory, training)
         return
@@ -162,7 +162,7 @@ def beside_services(view: ClusterView, training: Training, autoscaler: str) -> I
     return shared_decisions(view, training, autoscaler_from_text(autoscaler), NO_LOANS)
 
 
-def _train(view: ClusterView, memory: Memory, training: Training) -> Iterator[Decision]:
+def _train(view: ClusterView, memory: SharedPast, training: Training) -> Iterator[Decision]:
     """Let the training policy decide about training's hosts, if anything changed there."""
     hidden = _not_training(view, memory)
     inventory = view.inventory
@@ -178,7 +178,7 @@ def _train(view: ClusterView, memory: Memory, training: Training) -> Iterator[De
     memory.trained = inventory.releases, len(view.jobs), len(view.waiting), view.ended
 
 
-def _not_training(view: ClusterView, memory: Memory) -> Set[int]:
+def _not_training(view: ClusterView, memory: SharedPast) -> Set[int]:
     """Hosts that training has not: all that are not its own, but for loans to it; its own that are lent, or wanted back."""
     if not view.clusters:
         return frozenset()
@@ -192,7 +192,7 @@ def _not_training(view: ClusterView, memory: Memory) -> Set[int]:
     return frozenset(range(len(view.inventory.masks))) - own
 
 
-def _names(view: ClusterView, memory: Memory) -> tuple[str, str]:
+def _names(view: ClusterView, memory: SharedPast) -> tuple[str, str]:
     """The virtual clusters of services and of jobs."""
     if memory.names is None:
         services = {cluster_of(state.service, view.clusters) for state in view.services.values()}
@@ -221,7 +221,7 @@ class _Inference:
     """
 
     view: ClusterView
-    memory: Memory
+    memory: SharedPast
     rules: LoanRules
     own: list[int] = field(default_factory=list)
     borrowed: list[int] = field(default_factory=list)
@@ -248,7 +248,7 @@ class _Inference:
             served = self.memory.served.get(state.service.id)
             if served is None:
                 past = ServicePast(state.service)
-                served = self.memory.served[state.service.id] = Served(past, Board(past))
+                served = self.memory.served[state.service.id] = KnownService(past, Board(past))
                 served.want, changed = state.service.replicas_min, True
             load = state.load
             if load is not None and load.time_s > served.past.now:
@@ -262,7 +262,7 @@ class _Inference:
             changed |= self._back_off(state, served)
         return changed or any(loan.recalled for loan in self.view.loans.values())
 
-    def _back_off(self, state: ServiceState, served: Served) -> bool:
+    def _back_off(self, state: ServiceState, served: KnownService) -> bool:
         """After a crash wait before the next start, twice as long each time."""
         if state.losses == served.losses:
             return False

@@ -12,7 +12,7 @@ from hemiola.sched.autoscaling import (
     AUTOSCALERS,
     Autoscaler,
     Dynamo,
-    Forecast,
+    ForecastLoad,
     Hpa,
     Kpa,
     Peak,
@@ -97,7 +97,7 @@ def test_peak_wants_all_that_there_may_be() -> None:
 
 
 def test_forecast_adds_three_deviations_and_looks_at_yesterday() -> None:
-    scaler, known = Forecast(headroom=1.0), past()
+    scaler, known = ForecastLoad(headroom=1.0), past()
     day = 86400.0
     for i in range(200):
         known.add(Load(15.0 * i, "s", 10.0, 0, 0.3, 3.0), 1, 1)
@@ -112,7 +112,7 @@ def test_forecast_adds_three_deviations_and_looks_at_yesterday() -> None:
 
 def test_forecast_falls_to_zero_and_keeps_what_it_wanted_for_two_minutes() -> None:
     loads = [(15.0 * i, 20.0 if i < 4 else 0.0, 1.0) for i in range(160)]
-    wanted = tell(past(), Forecast(), loads, 1)
+    wanted = tell(past(), ForecastLoad(), loads, 1)
     assert wanted[3] >= 7 and wanted[8] >= wanted[4]
     assert wanted[-1] <= 1
 

@@ -3,7 +3,7 @@
 In the style of FaPES ("Enabling Efficient Elastic Scaling for Serverless Machine Learning Platforms", SoCC'24,
 10.1145/3698038.3698548). Known of it: loans between virtual clusters, servers that are taken back on demand with little
 pre-emption so that services keep their objective, a performance model, a prediction board. Its formulas are not at hand.
-Chosen here: `sched.shared_cluster` says step by step what is done, `sched.autoscaling.Forecast` how many replicas a service
+Chosen here: `sched.shared_cluster` says step by step what is done, `sched.autoscaling.ForecastLoad` how many replicas a service
 needs, `sched.board` when a lent host is likely wanted back, and `elastic` which job has which size.
 
 Parameters switch parts off: `loans=none` is elastic jobs without loans, `training=fifo-backfill` loans without elastic jobs.
