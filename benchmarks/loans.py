@@ -54,7 +54,7 @@ def scenario(
         id="chat", gpus=1, objective=Objective(1.0, 0.999), latency=PROFILE, replicas_min=1,
         replicas_max=services_most or inference * EACH, cold_start_s=cold_start_s, burst_cv=burst_cv,
         requests_from=RequestsFrom(
-            path=str(rates), scale=share * able / peak, span_s=DAYS * DAY_S, each_seed_s=DAY_S, every_s=60.0
+            path=str(rates), scale=share * able / peak, span_s=DAYS * DAY_S, each_seed_s=DAY_S, every_s=60.0, after_s=120.0
         ),
     )  # fmt: skip
     return Scenario(

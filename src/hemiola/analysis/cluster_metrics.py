@@ -110,7 +110,7 @@ def summary(run: Run, topology: Topology) -> Summary:
     finished = [record for record in run.records if record.status == "finished"]
     jct_s = np.array([record.jct_s for record in finished], dtype=np.float64)
     spent = run.gpu_seconds
-    busy = spent.useful + spent.exposed_communication + spent.checkpoint + spent.lost + spent.serving
+    busy = spent.useful + spent.exposed_communication + spent.checkpoint + spent.lost
     return Summary(
         jobs_submitted=len(run.records),
         jobs_finished=len(finished),

@@ -87,6 +87,10 @@ class ServicePast:
         waiting = self.last.queue if self.last else 0
         return not waiting and self.now - self.times[0] >= seconds and not any(self.rates[first:])
 
+    def is_new(self, seconds: float) -> bool:
+        """Whether no request ever came, and it has been there for less than that."""
+        return self.now - self.service.submit_s < seconds and not any(self.rates)
+
     def busiest(self, since_s: float, until_s: float) -> float:
         """The highest rate between two times; 0 where none was told."""
         first, last = bisect_left(self.times, since_s), bisect_left(self.times, until_s)

@@ -41,6 +41,8 @@ __all__ = ["LoanRules", "beside_services", "shared_decisions"]
 
 BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 300.0
 """A service whose replica crashed waits so long before it starts another, twice as long each time (as Kubernetes does)."""
+NEW_S = 300.0
+"""A service that nobody has asked anything yet keeps all its replicas for so long."""
 CALM_S = 600.0
 """Without a crash for so long, the next one counts as the first."""
 
@@ -73,7 +75,7 @@ class KnownService(msgspec.Struct, eq=False):
     """What is remembered of one service.
 
     Attributes:
-        want: replicas that it should have.
+        want: replicas that it should have; before the first word of its load all that it may have.
         losses: that were known when it last waited after one.
         wait_s: how long it waits after the next crash; `until_s`: until when it waits now.
     """
@@ -249,15 +251,16 @@ class _Inference:
             if served is None:
                 past = ServicePast(state.service)
                 served = self.memory.served[state.service.id] = KnownService(past, Board(past))
-                served.want, changed = state.service.replicas_min, True
+                served.want, changed = state.service.replicas_max, True  # of its load nothing is known yet
             load = state.load
             if load is not None and load.time_s > served.past.now:
                 served.past.add(load, len(state.replicas), state.ready)
                 served.board.look()
                 service = state.service
-                served.want = min(
-                    max(autoscaler.replicas(served.past), service.replicas_min), service.replicas_max
-                )
+                if not served.past.is_new(NEW_S):
+                    served.want = min(
+                        max(autoscaler.replicas(served.past), service.replicas_min), service.replicas_max
+                    )
                 changed = True
             changed |= self._back_off(state, served)
         return changed or any(loan.recalled for loan in self.view.loans.values())

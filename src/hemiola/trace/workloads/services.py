@@ -38,6 +38,7 @@ class RequestsFrom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         start_s, span_s: only what comes from then on, for so long; the whole file unless given.
         each_seed_s: each further seed of a scenario begins so much later in the file, round its end.
         every_s: rates become straight lines, one rate for each so many seconds.
+        after_s: the first request comes so long after the service is submitted, as of one that starts before it is announced.
     """
 
     path: str
@@ -46,6 +47,7 @@ class RequestsFrom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     span_s: float | None = None
     each_seed_s: float = 0.0
     every_s: float = 0.0
+    after_s: float = 0.0
 
 
 class ServiceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -98,11 +100,12 @@ def service_of(entry: ServiceEntry, trace: RequestTrace | None = None, seed: int
             room_s = max(trace.span_s - (0.0 if math.isinf(span_s) else span_s), 1.0)
             start_s %= room_s
         part = trace.part(scale=wanted.scale, start_s=start_s, span_s=span_s, every_s=wanted.every_s)
+        begin_s = entry.submit_s + wanted.after_s
         facts["arrivals"] = tuple(
-            RequestRate(one.since_s + entry.submit_s, one.requests_per_s) for one in part.arrivals
+            RequestRate(one.since_s + begin_s, one.requests_per_s) for one in part.arrivals
         )
         facts["requests"] = tuple(
-            Request(one.time_s + entry.submit_s, one.input_tokens, one.output_tokens) for one in part.requests
+            Request(one.time_s + begin_s, one.input_tokens, one.output_tokens) for one in part.requests
         )
     return Service(**facts)
 
