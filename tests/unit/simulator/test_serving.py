@@ -15,22 +15,25 @@ from replays import FREE, CheckedMachine, cluster, job
 
 from hemiola.analysis.cluster_metrics import summary
 from hemiola.core.decisions import Decision, Lend, Placement, Reclaim, Scale, Start, Stop
-from hemiola.core.errors import PolicyError
+from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import Arrived, Load, NodeBack, NodeLost
 from hemiola.core.job import Batch, Elastic, Objective, RequestRate, Service, Workload
 from hemiola.core.latency import BatchTime, LatencyProfile, Request, TokenTimes
 from hemiola.core.result import Run
 from hemiola.core.virtual_cluster import VirtualCluster
+from hemiola.report.html import render
 from hemiola.sched.policies.fapes import Fapes
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.rules import Semantics
+from hemiola.simulator.scenario import load_scenario, prepare, run_scenario
 from hemiola.simulator.serving.arrivals import RequestSource
 from hemiola.simulator.serving.cluster import ServingRules
 from hemiola.simulator.serving.fluid import FluidQueue
 from hemiola.simulator.serving.queue import RequestQueue
 from hemiola.simulator.serving.requests import SingleRequests
 from hemiola.simulator.simulate import Recording, simulate
+from hemiola.trace.results import comparison_as_json
 
 ONE = LatencyProfile((BatchTime(1, 0.25),))
 EIGHT = LatencyProfile((BatchTime(1, 0.2), BatchTime(8, 0.4)))
@@ -302,8 +305,10 @@ def test_elastic_is_fapes_without_loans() -> None:
 
 
 def test_without_requests_training_has_all_that_can_be_lent() -> None:
-    """No load: the policy is the elastic one on the whole cluster, but for the first look at the load."""
+    """Nobody ever asked in ten minutes: the policy is the elastic one on the whole cluster."""
     idle = mixed(rate=0.0)
+    early = msgspec.structs.replace(idle.services[0], submit_s=-600.0)
+    idle = msgspec.structs.replace(idle, services=(early,))
     lent = run(idle, "fapes:risk=1", serving=ServingRules(interval_s=0.5))
     alone = simulate(
         Workload(jobs=idle.jobs), cluster([4] * 4), ["elastic"], semantics=Semantics(costs=FREE)
@@ -477,3 +482,50 @@ def _decided(machine: CheckedMachine, policy: Policy) -> list[Decision]:
         machine.execute(decision)
         made.append(decision)
     return made
+
+
+# ---- scenarios ------------------------------------------------------------------------------
+
+SCENARIO = """
+workload = "generated:jobs=12,gpus=8,load=0.8,mix=philly,largest=4,duration_max=10min,elastic=0.5"
+cluster = "flat:hosts=4,gpus_per_host=4"
+policies = ["static-split", "fapes"]
+serving = "requests"
+[clusters]
+inference = "0-1"
+training = "2,3"
+[[services]]
+id = "chat"
+gpus = 1
+objective = { latency_s = 1.0 }
+latency = { batches = [{ batch = 1, seconds = 0.25 }] }
+replicas_max = 8
+requests_from = { path = "rates.csv", each_seed_s = 600.0, span_s = 600.0 }
+"""
+
+
+def test_a_scenario_names_clusters_and_services(tmp_path: Any) -> None:
+    (tmp_path / "s.toml").write_text(SCENARIO)
+    (tmp_path / "rates.csv").write_text("time_s,requests_per_s\n0,3\n600,9\n1200,1\n1800,1\n")
+    prepared = prepare(load_scenario(tmp_path / "s.toml"))
+    assert prepared.clusters == SPLIT
+    rates = [
+        [rate.requests_per_s for rate in prepared.workload(seed).services[0].arrivals] for seed in (0, 1)
+    ]
+    assert rates == [[3.0, 0.0], [9.0, 0.0]]
+    done = run_scenario(load_scenario(tmp_path / "s.toml"))
+    figures = [summary(one, done.topology) for one in done.runs]
+    assert all(one.slo_attainment is not None and one.requests_arrived for one in figures)
+    assert figures[0].requests_arrived == figures[1].requests_arrived, "the same requests for every policy"
+    text = comparison_as_json(done)["runs"][1]
+    assert text["ceiling"] >= 1.0 and text["services"][0]["id"] == "chat" and "loaned_gpu_s" in text
+    drawn = render(done)
+    assert "Services and loans" in drawn and "GPUs in other hands" in drawn and "Requests answered in time" in drawn
+
+
+def test_a_virtual_cluster_of_hosts_that_are_not_there_is_refused(tmp_path: Any) -> None:
+    (tmp_path / "rates.csv").write_text("time_s,requests_per_s\n0,3\n600,9\n1200,1\n")
+    for hosts, why in (("0-9", "there is no host"), ("1-x", "there is no host|no number"), ("", "no number")):
+        (tmp_path / "s.toml").write_text(SCENARIO.replace('"0-1"', f'"{hosts}"'))
+        with pytest.raises(InputError, match=why):
+            prepare(load_scenario(tmp_path / "s.toml"))

@@ -18,6 +18,9 @@ from hemiola.core.latency import BatchTime, LatencyProfile, Request
 from hemiola.core.resources import ResourceRequest
 from hemiola.trace.workloads.cells import Cells
 
+if TYPE_CHECKING:
+    from hemiola.trace.requests import RequestTrace
+
 __all__ = [
     "SERVICE_COLUMNS",
     "RequestsFrom",
