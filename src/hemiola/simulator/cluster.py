@@ -51,6 +51,8 @@ __all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 
 NODE, FINISH, TIMER, READY, SERVICE = 0, 1, 2, 3, 4
 IDLE_TIMERS = 100_000
+SERVICE_KINDS: frozenset[type] = frozenset({Scale, Lend, Reclaim})
+"""What is carried out where there are services, too."""
 GIVE_UP_S = 7200.0
 """So long after requests stopped changing and with no job running, those that wait are taken to wait for ever."""
 
@@ -130,7 +132,7 @@ class SimulatedDriver(SimulatedReplay):
             less.
     """
 
-    supports: Set[type] = JOB_KINDS | {Reallocate, Scale, Lend, Reclaim}
+    supports: Set[type] = JOB_KINDS | {Reallocate}
 
     def __init__(
         self,
@@ -146,8 +148,9 @@ class SimulatedDriver(SimulatedReplay):
         progress: Callable[[int], None] | None = None,
         supports: Set[type] | None = None,
     ) -> None:
+        self._of_services = SERVICE_KINDS
         if supports is not None:
-            self.supports = self.supports & supports
+            self.supports, self._of_services = self.supports & supports, SERVICE_KINDS & supports
         self.view = view
         self.tasks: dict[str, Task] = {}
         self.ledger = IdleLedger(view)
@@ -195,6 +198,7 @@ class SimulatedDriver(SimulatedReplay):
             lambda time_s, what, version: self._push(time_s, SERVICE, what, version),
             record=self._record,
         )
+        self.supports = self.supports | self._of_services
         self._loans = LoanLedger(self.view, self.tasks)
         for service in services:
             self._push(service.submit_s, SERVICE, service, 0)
