@@ -358,12 +358,14 @@ class Inventory:
         self.hidden = {host: self.masks[host] for host in kept}
         for host in kept:
             self._show(host, 0)
+            self.pool_of[host].capacity -= self.all_masks[host].bit_count()
         try:
             yield
         finally:
             found, self.hidden = self.hidden, {}
             for host, mask in found.items():
                 self._show(host, mask)
+                self.pool_of[host].capacity += self.all_masks[host].bit_count()
 
     def is_free_on(self, host: int, mask: int) -> bool:
         """Whether these GPUs of one host are there, up and free."""

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from hemiola.core.decisions import Decision, Lend, Placement, Reclaim, Resize, Scale, Stop
+from hemiola.core.decisions import Decision, Lend, Placement, Reclaim, Resize, Scale, Stop, WakeAt
 from hemiola.core.errors import PolicyError
 from hemiola.core.job import Service
 from hemiola.core.virtual_cluster import VirtualCluster, cluster_of
@@ -96,6 +96,7 @@ class SharedPast(Index):
         served: by service.
         names: the virtual clusters of services and of jobs, once both are known.
         trained: what the training policy saw last; it is not asked again before that changes.
+        wake_s: when it is to be asked in any case.
         taken_s: when a host was last taken back.
         hidden: hosts that it did not see.
     """
@@ -107,6 +108,7 @@ class SharedPast(Index):
         self.names: tuple[str, str] | None = None
         self.trained: tuple[Any, ...] = ()
         self.taken_s = -math.inf
+        self.wake_s = math.inf
         self.hidden: Set[int] = frozenset()
 
     def enter(self, job: JobState, now: float) -> None:
@@ -173,10 +175,14 @@ def _train(view: ClusterView, memory: SharedPast, training: Training) -> Iterato
         inventory.released_gpus += sum(inventory.counts[host] for host in memory.hidden - hidden)
     memory.hidden = hidden
     state = inventory.releases, len(view.jobs), len(view.waiting), view.ended
-    if state == memory.trained and not view.timers and not view.returned:
+    if state == memory.trained and not view.timers and not view.returned and view.now < memory.wake_s:
         return
+    memory.wake_s = math.inf if view.now >= memory.wake_s else memory.wake_s
     with inventory.hiding(hidden):
-        yield from training(view)
+        for decision in training(view):
+            yield decision
+            if isinstance(decision, WakeAt) and not decision.job_id:
+                memory.wake_s = min(memory.wake_s, decision.time_s)
     memory.trained = inventory.releases, len(view.jobs), len(view.waiting), view.ended
 
 

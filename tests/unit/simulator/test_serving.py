@@ -370,6 +370,16 @@ def test_whoever_shares_needs_two_virtual_clusters() -> None:
         Fapes(training="lyra")
 
 
+def test_a_training_policy_with_rounds_is_woken_and_sees_its_part_alone() -> None:
+    """Gandiva-like rounds and time slices: half of training's jobs wait for the other half to be put aside."""
+    several = tuple(job(f"j{i}", 0.0, 4, 2000.0) for i in range(4))
+    asked = Workload(jobs=several, services=(service(1.0, until_s=4000.0),))
+    done = run(asked, "fapes:training=themis,loans=none")
+    first = [record.first_start_s for record in done.records]
+    assert sum(start == 0.0 for start in first if start is not None) == 2
+    assert max(start or 0.0 for start in first) < 2000.0, "a round came before the first job ended"
+
+
 def test_lyra_lends_to_training_only() -> None:
     done = run(mixed(), "lyra")
     assert done.serving is not None and all(record.status == "finished" for record in done.records)
