@@ -49,7 +49,8 @@ from hemiola.simulator.task import ElasticTask, Task
 
 __all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 
-NODE, FINISH, TIMER, READY, SERVICE = 0, 1, 2, 3, 4
+NODE, FINISH, TIMER, READY = 0, 1, 2, 3
+SERVICE = 5
 IDLE_TIMERS = 100_000
 SERVICE_KINDS: frozenset[type] = frozenset({Scale, Lend, Reclaim})
 """What is carried out where there are services, too."""
