@@ -136,7 +136,7 @@ def main() -> None:
         compare(
             "smooth, cold start 20 s", scenario(rates, inference=8, demand=0.9), SCALERS, max(1, seeds // 3)
         )
-        bursts = scenario(rates, inference=8, demand=0.9, burst_cv=0.7, cold_start_s=60.0, share=0.5)
+        bursts = scenario(rates, inference=8, demand=0.9, burst_cv=0.7, cold_start_s=60.0, share=0.3)
         compare("bursts (gamma, 5 s, cv 0.7), cold start 60 s", bursts, SCALERS, max(1, seeds // 3))
     if part in (None, "split"):
         for inference in (10, 12):

@@ -75,6 +75,11 @@ class ServicePast:
         """When the load was last told."""
         return self.times[-1] if self.times else -math.inf
 
+    @property
+    def interval_s(self) -> float:
+        """From the load told before to the last; 0 after the first."""
+        return self.times[-1] - self.times[-2] if len(self.times) > 1 else 0.0
+
     def ongoing(self, window_s: float) -> float:
         """Requests that wait or are in hand, in the mean of the last seconds; of the last interval at least."""
         first = min(bisect_left(self.times, self.now - window_s + 1e-9), len(self.times) - 1)
@@ -127,6 +132,7 @@ class _Held:
         self.panic_s = -math.inf
         self.asked_s = -math.inf
         self.mean, self.variance = -1.0, 0.0
+        self.learned, self.learned_s = 1.0, 0.0
 
     def highest(self, now: float, want: int, window_s: float) -> int:
         """The most that was wanted in the last seconds."""
@@ -288,7 +294,8 @@ class ForecastLoad(Autoscaler):
 
     The load to be expected is the mean of late plus three deviations, or that of the same time yesterday if it is more (of
     it 85 %, and at most twice the mean). So many that at most `miss` of the requests wait longer than the objective leaves
-    (M/D/n), and more to work off what waits.
+    (M/D/n), and more to work off what waits. Whenever the objective was missed in an interval, all of it times more: what
+    bursts within an interval need is not to be seen in its mean. That is forgotten slowly.
 
     Args:
         headroom: times the load to be expected.
@@ -297,6 +304,8 @@ class ForecastLoad(Autoscaler):
         down_s: fewer only if nothing more was wanted for so long.
         horizon_s: beyond the cold start, as far as yesterday is looked at.
         idle_s: without a request for so long none is wanted.
+        lesson: times more after each interval in which the objective was missed, `lessons` in all at most; half of it is
+            forgotten in `forget_s`.
     """
 
     headroom: float = 1.15
@@ -305,15 +314,37 @@ class ForecastLoad(Autoscaler):
     down_s: float = 120.0
     horizon_s: float = 60.0
     idle_s: float = 300.0
+    lesson: float = 1.1
+    lessons: float = 4.0
+    forget_s: float = 21600.0
     name = "forecast"
     source = "in the style of FaPES (SoCC'24), whose body is not at hand: sizes by M/D/n"
 
     def replicas(self, past: ServicePast) -> int:
         """How many it wants now."""
-        expected = self.expected(past)
+        expected = self.expected(past) * self._learned(past)
         if past.is_idle(self.idle_s):
             return 0
         return _held(past).highest(past.now, self.needed(past, expected), self.down_s)
+
+    def _learned(self, past: ServicePast) -> float:
+        """How many times more the misses so far tell it to have."""
+        held, load = _held(past), past.last
+        if load is None:
+            return 1.0
+        held.learned = (
+            1 + (held.learned - 1) * 0.5 ** ((past.now - held.learned_s) / self.forget_s)
+            if held.learned_s
+            else 1.0
+        )
+        held.learned_s = past.now
+        objective = past.service.objective
+        enough = (
+            load.requests_per_s * past.interval_s * (1 - objective.share) >= 1
+        )  # requests to tell such a share by
+        if load.latency_s > objective.latency_s and past.ready and enough:
+            held.learned = min(held.learned * self.lesson, self.lessons)
+        return held.learned
 
     def expected(self, past: ServicePast) -> float:
         """Requests per second by the time at which a replica that starts now is ready."""

@@ -110,6 +110,17 @@ def test_forecast_adds_three_deviations_and_looks_at_yesterday() -> None:
     assert scaler.expected(known) >= 0.85 * 16.0, "the same time yesterday was busier"
 
 
+def test_forecast_learns_from_misses_and_forgets_slowly() -> None:
+    scaler, known = ForecastLoad(), past()
+    wanted = []
+    for i in range(60):
+        late = 2.0 if 20 <= i < 25 else 0.3
+        known.add(Load(15.0 * i, "s", 20.0, 0, late, 6.0), 8, 8)
+        wanted.append(scaler.replicas(known))
+    assert (wanted[19], wanted[25]) == (8, 11), "for 23, and for 1.1^5 times as many requests per second"
+    assert wanted[59] > wanted[19], "ten minutes later it is not forgotten"
+
+
 def test_forecast_falls_to_zero_and_keeps_what_it_wanted_for_two_minutes() -> None:
     loads = [(15.0 * i, 20.0 if i < 4 else 0.0, 1.0) for i in range(160)]
     wanted = tell(past(), ForecastLoad(), loads, 1)

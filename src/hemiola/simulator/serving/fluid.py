@@ -44,7 +44,8 @@ class FluidQueue(RequestQueue):
         self._replicas: set[Hashable] = set()
         self._backlog: deque[tuple[float, float]] = deque()
         self._waiting = 0.0
-        self._since_s, self._came, self._last_rate, self._late_s = source.now, 0.0, 0.0, 0.0
+        self._since_s, self._came, self._late_s = source.now, 0.0, 0.0
+        self._before, self._worst_s = (0.0, 0.0), 0.0
 
     def join(self, replica: Hashable) -> None:
         """A replica takes requests from now on."""
@@ -59,7 +60,6 @@ class FluidQueue(RequestQueue):
         """Let requests come and be answered until then."""
         for begin_s, end_s, rate in self._source.steps(to_s, STEP_S):
             self._came += rate * (end_s - begin_s)
-            self._last_rate = rate
             capacity = len(self._replicas) * self._rate.requests_per_s
             if self._waiting > _DROP or rate > capacity:
                 self._overloaded(begin_s, end_s, rate, capacity)
@@ -104,6 +104,7 @@ class FluidQueue(RequestQueue):
     def _answer(self, wait_s: float, amount: float) -> None:
         self.counts.answered += amount
         self.counts.waited_s += wait_s * amount
+        self._worst_s = max(self._worst_s, wait_s + self._rate.latency_s)
         if wait_s > self._slack_s:
             self.counts.missed += amount
 
@@ -119,7 +120,7 @@ class FluidQueue(RequestQueue):
         seconds = now - self._since_s
         rate = self._came / seconds if seconds > 0 else 0.0
         self._since_s, self._came = now, 0.0
-        latency_s = self._latency_s(rate)
+        latency_s = max(self._latency_s(rate), self._missed_s())
         wait_s = 0.0 if self._waiting else min(self.mean_wait_s(rate), self.service.timeout_s)
         ongoing = self._waiting + rate * (self._rate.latency_s + wait_s)
         tokens = self.service.latency.tokens if self.service.latency else None
@@ -140,6 +141,16 @@ class FluidQueue(RequestQueue):
         return one.latency_s + math.log(waiting / max(share, _DROP)) / decay_per_s(
             rate, one.service_s, servers
         )
+
+    def _missed_s(self) -> float:
+        """At that share of the interval, if more than the objective allows were missed in it: above the objective; else 0."""
+        counts, objective = self.counts, self.service.objective
+        done, missed = counts.answered + counts.refused, counts.missed
+        before, self._before = self._before, (done, missed)
+        worst_s, self._worst_s = self._worst_s, 0.0
+        if missed - before[1] <= (1 - objective.share) * (done - before[0]):
+            return 0.0
+        return max(worst_s, 1.01 * objective.latency_s)
 
     def mean_wait_s(self, rate: float) -> float:
         """In the steady state at a rate, with the replicas that there are."""
