@@ -54,7 +54,7 @@ class ComparisonTable:
         else:
             yield self._table(COLUMNS[:4], with_change=True)
             yield self._table(COLUMNS[4:], with_change=False)
-        yield from self._services()
+        yield from self._services(wide=options.max_width >= WIDE)
         yield from self._notes()
         yield from self._card()
 
@@ -84,23 +84,24 @@ class ComparisonTable:
             drawn.add_row(self._name(policy), *self._cells(policy, columns, with_change))
         return drawn
 
-    def _services(self) -> Iterator[RenderableType]:
-        """What services and loans came to."""
+    def _services(self, *, wide: bool) -> Iterator[RenderableType]:
+        """What services and loans came to, in one table or in two."""
         from rich import box
         from rich.table import Table
 
         from hemiola.report.serving import SERVING_HEADS, serving_rows
 
         rows = serving_rows(self.figures)
-        if not rows:
-            return
-        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        drawn.add_column("policy", overflow="fold", min_width=8, style="bold")
-        for head in SERVING_HEADS[1:]:
-            drawn.add_column(head, justify="right")
-        for row in rows:
-            drawn.add_row(*row)
-        yield drawn
+        last = len(SERVING_HEADS)
+        for part in (range(1, last),) if wide else (range(1, 5), range(5, last)):
+            if rows:
+                drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+                drawn.add_column("policy", overflow="fold", min_width=8, style="bold")
+                for i in part:
+                    drawn.add_column(SERVING_HEADS[i], justify="right", no_wrap=True)
+                for row in rows:
+                    drawn.add_row(row[0], *(row[i] for i in part))
+                yield drawn
 
     def _cells(self, policy: str, columns: Sequence[Column], with_change: bool) -> Iterator[str]:
         for column in columns:
