@@ -185,6 +185,7 @@ class SimulatedDriver(SimulatedReplay):
         self._elsewhere = model.recorded_elsewhere
         self._serving: Serving | None = None
         self._idle_since_s = math.inf
+        self._deadlines: dict[int, float] = {}
         for event in node_events:
             self._push(event.time_s, NODE, event, 0)
             self._node_events_left += 1
@@ -403,6 +404,8 @@ class SimulatedDriver(SimulatedReplay):
                 )
             case Lend() | Reclaim() if self._serving is not None:
                 self._loans.note(decision)
+                if isinstance(decision, Reclaim):
+                    self._deadlines |= dict.fromkeys(decision.hosts, decision.deadline_s)
             case Align() | Scale() | Lend() | Reclaim():
                 raise InternalError(f"{decision} was to be carried out", "please report it")
             case _:
@@ -569,8 +572,18 @@ class SimulatedDriver(SimulatedReplay):
             return
         save_s = self._costs.of(task.job)[0]
         task.saved_s = now + save_s
+        if self._deadlines:
+            self._cut_short(task, placement, now)
         if save_s:
-            self._keep_busy(placement, now + save_s)
+            self._keep_busy(placement, task.saved_s)
+
+    def _cut_short(self, task: Task, placement: Placement, now: float) -> None:
+        """On a host that was recalled it is killed at the deadline: what it had not saved by then is lost."""
+        deadlines = [self._deadlines.get(host, -math.inf) for host in placement.hosts]
+        limit_s = min((one for one in deadlines if one >= now), default=math.inf)
+        if task.saved_s > limit_s:
+            task.roll_back()
+            task.saved_s = limit_s
 
     def _keep_busy(self, placement: Placement, until_s: float) -> None:
         """Who had these GPUs still needs them until then."""

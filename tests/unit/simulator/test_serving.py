@@ -22,6 +22,7 @@ from hemiola.core.latency import BatchTime, LatencyProfile, Request, TokenTimes
 from hemiola.core.result import Run
 from hemiola.core.virtual_cluster import VirtualCluster
 from hemiola.report.html import render
+from hemiola.simulator.cluster import Costs
 from hemiola.sched.policies.fapes import Fapes
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
@@ -213,7 +214,7 @@ def run(
 ) -> Run:
     more.setdefault("serving", ServingRules(fidelity="requests", interval_s=5.0))
     topology = cluster([4] * hosts)
-    semantics = Semantics(costs=FREE)
+    semantics = more.pop("semantics", Semantics(costs=FREE))
     done = simulate(
         workload,
         topology,
@@ -339,6 +340,21 @@ def test_a_burst_takes_lent_hosts_back_and_jobs_shrink_or_stop() -> None:
     ]
     assert back and not any(entry.refused for entry in back)
     assert all(record.status == "finished" for record in done.records)
+
+
+@pytest.mark.parametrize("save_s", [5.0, 500.0])
+def test_inference_waits_for_training_no_longer_than_the_deadline(save_s: float) -> None:
+    """Jobs that save longer than until the deadline are killed at it, and do again what they had not saved."""
+    rates = (RequestRate(0.0, 0.5), RequestRate(600.0, 24.0), RequestRate(1200.0, 0.0))
+    asked = Workload(jobs=mixed().jobs, services=(service(arrivals=rates, replicas_max=8),))
+    costs = Costs(checkpoint_s=save_s, restore_s=0.0)
+    done = run(asked, "fapes:risk=1,loans=to-training,reclaim_s=30", semantics=Semantics(costs=costs))
+    assert done.serving is not None
+    ready = {row[0]: row[4] for row in done.serving.services[0].rows}
+    told_s, cold_s = 605.0, 10.0
+    assert ready[600.0] < 8 and ready[told_s + min(save_s, 30.0) + cold_s + 5.0] == 8
+    lost_s = sum(record.lost_s for record in done.records)
+    assert (lost_s > 0) == (save_s > 30.0) and all(record.status == "finished" for record in done.records)
 
 
 def test_a_host_that_is_lost_while_lent_is_its_owners_debt() -> None:
