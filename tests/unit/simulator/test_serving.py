@@ -22,10 +22,10 @@ from hemiola.core.latency import BatchTime, LatencyProfile, Request, TokenTimes
 from hemiola.core.result import Run
 from hemiola.core.virtual_cluster import VirtualCluster
 from hemiola.report.html import render
-from hemiola.simulator.cluster import Costs
 from hemiola.sched.policies.fapes import Fapes
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.cluster import Costs
 from hemiola.simulator.rules import Semantics
 from hemiola.simulator.scenario import load_scenario, prepare, run_scenario
 from hemiola.simulator.serving.arrivals import RequestSource
