@@ -7,9 +7,9 @@ that are kept.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from hemiola.core.job import Batch, RequestRate, Service
 from hemiola.core.virtual_cluster import cluster_of
@@ -66,16 +66,11 @@ class Board:
         first = math.floor(math.log(factor) / _PER_BIN) + 1 if math.isfinite(factor) else _BINS
         return sum(seen[first:]) / total
 
-    def reclaimed(self, kept: float, horizon_s: float) -> float:
-        """How likely a server is wanted back within a horizon, if others that carry so many requests per second are kept."""
-        rate = self._past.rates[-1] if self._past.rates else 0.0
-        return self.outgrown(kept / rate if rate > 0 else math.inf, horizon_s)
-
-    def availability(self, kept: float, horizon_s: float) -> float:
-        """Share of the time up to a horizon for which a lent server is likely to stay lent."""
-        points = [(0.0, 0.0)] + [(h, self.reclaimed(kept, h)) for h in HORIZONS_S if h <= horizon_s]
-        area = sum((b - a) * (p + q) / 2 for (a, p), (b, q) in itertools.pairwise(points))
-        return 1.0 - area / points[-1][0] if len(points) > 1 else 1.0
+    def availability(self, factor: float, horizon_s: float) -> float:
+        """Share of the time up to a horizon for which a server likely stays lent, if others carry so many times the load of now."""
+        points = [(0.0, 0.0)] + [(h, self.outgrown(factor, h)) for h in HORIZONS_S if h <= horizon_s]
+        area = sum((b - a) * (p + q) / 2 for (a, p), (b, q) in pairwise(points))
+        return 1.0 - area / points[-1][0]
 
 
 def ceiling(view: ClusterView, jobs: Sequence[Batch], headroom: float = 1.15) -> float | None:
@@ -126,7 +121,7 @@ def rates_of(service: Service, every_s: float = 60.0) -> tuple[RequestRate, ...]
 
 
 def _mean_and_peak(rates: Sequence[RequestRate]) -> tuple[float, float]:
-    held = [(one.requests_per_s, then.since_s - one.since_s) for one, then in itertools.pairwise(rates)]
+    held = [(one.requests_per_s, then.since_s - one.since_s) for one, then in pairwise(rates)]
     total_s = sum(seconds for _, seconds in held)
     if not total_s:
         return (rates[-1].requests_per_s,) * 2 if rates else (0.0, 0.0)

@@ -480,10 +480,10 @@ class _Inference:
         while idle and self._risk(len(self.own) - 1) <= self.rules.risk:
             host = idle.pop()
             self.own.remove(host)
-            risk = self._risk(len(self.own))
+            risk, stays = self._risk(len(self.own)), self._stays(len(self.own))
             yield Lend(
                 (host,), self.name, self.training, math.inf,
-                f"idle, and wanted back within {self.rules.ahead_s:g} s with a probability of {risk:.0%}",
+                f"idle; wanted back within {self.rules.ahead_s:g} s with a probability of {risk:.0%}, and there for {stays:.0%} of it",
             )  # fmt: skip
 
     def _training_wants(self) -> bool:
@@ -495,19 +495,27 @@ class _Inference:
         )
 
     def _risk(self, hosts: int) -> float:
-        """How likely inference needs more than so many of its own hosts soon: the worst of its services, each of which has
-        its share of them by the replicas it wants."""
-        inventory = self.view.inventory
+        """How likely inference needs more than so many of its own hosts soon: the worst of its services."""
+        factor, boards = self._room(hosts)
+        risk = 0.0 if factor >= 1 else 1.0
+        return max([risk, *(board.outgrown(factor, self.rules.ahead_s) for board in boards)])
+
+    def _stays(self, hosts: int) -> float:
+        """Share of the time ahead for which so many of its own hosts likely suffice."""
+        factor, boards = self._room(hosts)
+        return min((board.availability(factor, self.rules.ahead_s) for board in boards), default=1.0)
+
+    def _room(self, hosts: int) -> tuple[float, list[Board]]:
+        """How many times what is wanted now has room on so many own hosts, and the boards of the services that want any.
+
+        Services have shares of the hosts by the replicas that they want.
+        """
+        inventory, served = self.view.inventory, self.memory.served
         gpus = sum(inventory.all_masks[host].bit_count() for host in self.own[:hosts])
-        wanted = sum(
-            self.memory.served[s.service.id].want * s.service.gpus for s in self.view.services.values()
-        )
-        risk = 0.0 if gpus >= wanted else 1.0
-        for state in self.view.services.values():
-            served = self.memory.served[state.service.id]
-            if served.want and wanted:
-                risk = max(risk, served.board.outgrown(gpus / wanted, self.rules.ahead_s))
-        return risk
+        services = [state.service for state in self.view.services.values()]
+        wanted = sum(served[service.id].want * service.gpus for service in services)
+        boards = [served[service.id].board for service in services if served[service.id].want]
+        return (gpus / wanted if wanted else math.inf), boards
 
 
 def _pressure(state: ServiceState) -> float:

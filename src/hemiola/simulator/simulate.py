@@ -380,6 +380,8 @@ def run_one(
         view, admitted, model, node_events=node_events, record=recording.timeline,
         record_traffic=recording.traffic, progress=report,
     )  # fmt: skip
+    for service in services:
+        _check_fits(service, view)
     rules = msgspec.structs.replace(serving or ServingRules(), seed=seed)
     driver.serve(services, rules)
     card = semantics.card(policy, seed)
@@ -399,6 +401,15 @@ def run_one(
         decisions=tuple(log), decisions_made=made, decisions_refused=declined, wall_s=wall, cpu_s=cpu,
         interrupted=driver.stop,
     )  # fmt: skip
+
+
+def _check_fits(service: Service, view: ClusterView) -> None:
+    """Whether a replica could run anywhere here."""
+    why = view.reaches.of(service.gpus, service.gpu_type, service.required, service.preferred, service.hosts)
+    if isinstance(why, str):
+        raise InputError(
+            f"a replica of service {service.id!r} could never run here: {why}", "give it what there is"
+        )
 
 
 def _seeded(policy: Policy, seed: int) -> Policy:

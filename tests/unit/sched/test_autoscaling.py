@@ -147,7 +147,7 @@ def test_the_board_counts_how_often_load_outgrew_what_was_kept() -> None:
     assert board.outgrown(1.5, 300.0) == pytest.approx(21 / 40 - 1 / 40, abs=0.05)
     assert board.outgrown(2.5, 1800.0) == 0.0 and board.outgrown(0.9, 60.0) == 1.0
     assert board.outgrown(1.5, 60.0) <= board.outgrown(1.5, 300.0) <= board.outgrown(1.5, 900.0)
-    assert 0 < board.availability(15.0, 900.0) < 1 and board.availability(30.0, 900.0) == 1.0
+    assert 0 < board.availability(1.5, 900.0) < 1 == board.availability(3.0, 900.0)
 
 
 def test_mean_over_peak_is_of_time() -> None:
