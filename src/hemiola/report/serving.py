@@ -63,9 +63,11 @@ def serving_charts(comparison: Comparison) -> Iterator[Chart]:
         "loans", "GPUs in other hands", "Above zero: lent to training; below: lent to inference.", axis,
         {"title": {"text": "GPUs lent"}}, [_loans(run, i, scale) for i, run in told],
     )  # fmt: skip
+    kept = [_attainment(run, i, scale) for i, run in told]
+    least = min(min(line["y"]) for line in kept)
     yield _chart(
         "attainment", "Requests answered in time", "Share of all services' requests in each stretch of time.", axis,
-        {"title": {"text": "answered in time"}, "tickformat": ".2%"}, [_attainment(run, i, scale) for i, run in told],
+        {"title": {"text": "answered in time"}, "tickformat": ".1%", "range": [min(least - 0.02, 0.98), 1.002]}, kept,
     )  # fmt: skip
     held = [_series(run, i, scale, _replica_gpus(run), run.policy) for i, run in told]
     load = _series(told[0][1], 0, scale, _load(told[0][1]), "requests per second")

@@ -72,8 +72,10 @@ class Fapes(Policy):
         return shared_decisions(view, training.decide, autoscaler, rules)
 
     def card(self) -> dict[str, str]:
+        training, _, _ = _parts(self)
         return {
-            "order": f"of training: {self.training}",
+            **training.card(),
+            "training": self.training,
             "loans": f"{self.loans}; lent where wanted back within {self.ahead_s:g} s with at most {self.risk:.0%}",
             "services": f"replicas by {self.autoscaler}; at most {self.most:.0%} of training's hosts",
             "reclaim": f"idle, then hosts where jobs only shrink, then by {self.cost}; stopped after {self.reclaim_s:g} s",

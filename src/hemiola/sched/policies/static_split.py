@@ -40,4 +40,5 @@ class StaticSplit(Policy):
         return beside_services(view, training.decide, self.autoscaler)
 
     def card(self) -> dict[str, str]:
-        return {"order": "arrival", "loans": "none", "services": f"replicas by {self.autoscaler}"}
+        training = FifoBackfill(placement=self.placement)
+        return {**training.card(), "loans": "none", "services": f"replicas by {self.autoscaler}"}
