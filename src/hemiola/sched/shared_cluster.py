@@ -257,7 +257,7 @@ class _Inference:
             if served is None:
                 past = ServicePast(state.service)
                 served = self.memory.served[state.service.id] = KnownService(past, Board(past))
-                served.want, changed = state.service.replicas_max, True  # of its load nothing is known yet
+                served.want, changed = self._at_first(state.service), True
             load = state.load
             if load is not None and load.time_s > served.past.now:
                 served.past.add(load, len(state.replicas), state.ready)
@@ -270,6 +270,11 @@ class _Inference:
                 changed = True
             changed |= self._back_off(state, served)
         return changed or any(loan.recalled for loan in self.view.loans.values())
+
+    def _at_first(self, service: Service) -> int:
+        """Replicas before anything is known of the load: all that there may be on its own hosts."""
+        gpus = sum(self.view.inventory.all_masks[host].bit_count() for host in self.cluster.hosts)
+        return max(service.replicas_min, min(service.replicas_max, gpus // service.gpus))
 
     def _back_off(self, state: ServiceState, served: KnownService) -> bool:
         """After a crash wait before the next start, twice as long each time."""
