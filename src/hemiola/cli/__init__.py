@@ -17,6 +17,7 @@ __all__ = ["VERBS", "app", "main", "renamed"]
 
 VERBS = {
     "simulate": "simulate:simulate",
+    "league": "league:league",
     "policies": "simulate:policies",
     "explain": "simulate:explain",
     "capture": "capture:capture",

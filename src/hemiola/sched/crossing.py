@@ -80,6 +80,16 @@ class CrossingJobs(Index):
     def refresh(self, job: JobState, now: float) -> None:
         """Its speed is of no interest here."""
 
+    def links_of(self, placement: Placement) -> tuple[tuple[int, ...], float]:
+        """The links with a limit that a job there would cross, and the slowest one's bytes per second."""
+        crossed = crossed_links(self._view.inventory, self._first_link, placement)
+        links = tuple([link for link in crossed if self._bytes_per_s[link] < inf])
+        return links, min((self._bytes_per_s[link] for link in links), default=inf)
+
+    def running(self) -> Iterator[Crosser]:
+        """All crossers."""
+        return iter(self._all.values())
+
     def settle(self) -> list[Crosser] | None:
         """All crossers in order of arrival; None if they are the same as last time, or the engine cannot pace jobs."""
         if not self.changed or Pace in self._view.cannot:

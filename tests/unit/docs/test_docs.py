@@ -75,12 +75,13 @@ def test_commands_name_flags_policies_and_clusters_that_exist(page: Path) -> Non
         if command.startswith("-"):
             continue
         _, bound, _ = cli.app.parse_args([command, *rest], exit_on_error=False, print_error=False)
-        for text in bound.arguments.get("policy", ()) if command == "simulate" else ():
+        for text in bound.arguments.get("policy", ()) if command in ("simulate", "league") else ():
             if ("." not in text.partition(":")[0] and ":" not in text) or text.partition(":")[0] in POLICIES:
                 policy_from_text(text)
-        cluster = bound.arguments.get("cluster", "")
-        if cluster.partition(":")[0] in ("flat", "leaf-spine", "fat-tree"):
-            read_topology(cluster)
+        given = bound.arguments.get("cluster", "")
+        for cluster in [given] if isinstance(given, str) else given:
+            if cluster.partition(":")[0] in ("flat", "leaf-spine", "fat-tree"):
+                read_topology(cluster)
 
 
 def test_clusters_in_the_guide_can_be_read(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ POLICIES = PolicyTable(
         "lyra": "hemiola.sched.policies.lyra:Lyra",
         "fapes": "hemiola.sched.policies.fapes:Fapes",
         "dally": "hemiola.sched.policies.dally:Dally",
+        "hemiola": "hemiola.sched.policies.hemiola:Hemiola",
     }
 )
 

@@ -88,8 +88,12 @@ class ElasticSharing(Policy):
         """What is done about jobs, on the hosts that are to be seen."""
         yield from self._admit(view)
         if view.free:
-            yield from self._grow(view)
+            yield from self.grow(view)
             yield from self._admit(view)  # who grew on one host may have left another
+        yield from self.look_again(view)
+
+    def look_again(self, view: ClusterView) -> Iterator[Decision]:
+        """Set the next timer of those whose last one is due."""
         for job in dict.fromkeys((*view.timers, *view.returned)):
             if job.status == RUNNING and job.wake_s <= view.now and job.gpus < view.sizes_of(job)[-1]:
                 yield from self._wake(view, job)
@@ -109,42 +113,48 @@ class ElasticSharing(Policy):
         """Start who fits at any size, and then who would if others shrank."""
         queue = view.queue(ORDER)
         while view.waiting and (job := queue.next()) is not None:
-            if (placement := self._largest(view, job)) is not None:
-                yield Start(
-                    job.id, placement, f"{ORDER.says}; {_of(placement.gpus, job)}{self.placement.says}"
-                )
-            elif (room := self._make_room(view, job)) is not None:
-                shrinking, placement = room
-                for other, kept in shrinking:
-                    yield Resize(
-                        other.id, kept, f"{job.id} needs {other.gpus - kept.gpus} of its {other.gpus} GPUs"
-                    )
-                    yield from self._wake(view, other)
-                names = ", ".join(other.id for other, _ in shrinking)
-                yield Start(
-                    job.id,
-                    placement,
-                    f"{ORDER.says}; {_of(placement.gpus, job)}beside {names}, made smaller",
-                )
-            else:
+            yield from self.start(view, job, ORDER.says)
+            if job.status == WAITING:
                 queue.block(job)
-                continue
-            if job.status == WAITING:  # refused
-                queue.block(job)
-            elif job.elastic:
-                yield from self._wake(view, job)
 
-    def _largest(self, view: ClusterView, job: JobState) -> Placement | None:
+    def start(
+        self, view: ClusterView, job: JobState, says: str, widest: int | None = None
+    ) -> Iterator[Decision]:
+        """Start a job at the largest size that fits, or beside others that are made smaller; nothing where neither can be.
+
+        Args:
+            says: why it goes first, in words.
+            widest: tier that it may span; what its user said unless given.
+        """
+        if (placement := self._largest(view, job, widest)) is not None:
+            why = f"{says}; {_of(placement.gpus, job)}{self.placement.says}"
+        elif (room := self._shrunk(view, job, widest)) is not None:
+            shrinking, placement = room
+            for other, kept in shrinking:
+                yield Resize(
+                    other.id, kept, f"{job.id} needs {other.gpus - kept.gpus} of its {other.gpus} GPUs"
+                )
+                yield from self._wake(view, other)
+            names = ", ".join(other.id for other, _ in shrinking)
+            why = f"{says}; {_of(placement.gpus, job)}beside {names}, made smaller"
+        else:
+            return
+        yield Start(job.id, placement, why)
+        if job.status == RUNNING and job.elastic:
+            yield from self._wake(view, job)
+
+    def _largest(self, view: ClusterView, job: JobState, widest: int | None) -> Placement | None:
         """A place at the largest of its sizes, up to what it asked for, for which there is one."""
         for gpus in reversed(view.sizes_of(job)):
             if (
                 gpus <= min(job.gpus, view.free)
-                and (placement := find(view.inventory, view.at_size(job, gpus), self.placement)) is not None
+                and (placement := find(view.inventory, view.at_size(job, gpus), self.placement, widest))
+                is not None
             ):
                 return placement
         return None
 
-    def _make_room(self, view: ClusterView, job: JobState) -> Room | None:
+    def _shrunk(self, view: ClusterView, job: JobState, widest: int | None) -> Room | None:
         """Let elastic jobs keep the least they can run with, the largest excess first, until the least of this one fits."""
         least = view.at_size(job, view.sizes_of(job)[0])
         others = [
@@ -162,7 +172,7 @@ class ElasticSharing(Policy):
                 trial.without([other])
                 trial.occupy(_first(other.placement, other.job.sizes[0]), other)
                 tried.append(other)
-                if (placement := find(view.inventory, least, self.placement)) is not None:
+                if (placement := find(view.inventory, least, self.placement, widest)) is not None:
                     break
             else:
                 return None
@@ -171,7 +181,7 @@ class ElasticSharing(Policy):
 
     # ---- growing
 
-    def _grow(self, view: ClusterView) -> Iterator[Decision]:
+    def grow(self, view: ClusterView) -> Iterator[Decision]:
         """What nobody wants goes to those whom it speeds up most."""
         now = view.now
         growing = [
