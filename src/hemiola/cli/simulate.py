@@ -70,7 +70,7 @@ def simulate(
     baseline
         The policy that differences refer to; the first unless given.
     semantics
-        The rules of time and cost: event-driven, or a peer's: tiresias-sim, muri-sim, pollux-sim.
+        The rules of time and cost: event-driven, or a peer's: tiresias-sim, muri-sim, pollux-sim, shockwave-sim.
     contention
         How jobs on one link slow each other: max-min, interleaved, colliding, eta, isolated.
     collectives

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from hemiola.core.errors import InputError
+from hemiola.core.goodput import GoodputModel
 from hemiola.core.latency import LatencyProfile, Request
 from hemiola.core.resources import ResourceRequest
 
@@ -62,6 +63,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         gpu_speed: compute speed by GPU type, relative to the type that was measured.
         gpu_type: the type that was measured.
         source: where the numbers come from.
+        goodput: how fast it trains at other batches; None where only that with which it was measured is known.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gpu_speed: dict[str, float] = {}
     gpu_type: str = ""
     source: str = ""
+    goodput: GoodputModel | None = None
 
     def __post_init__(self) -> None:
         where = f"profile {self.name!r}"

@@ -622,9 +622,17 @@ def _misconfigured(job: JobState, configuration: Configuration, placement: Place
     """Why a job cannot split its batch so there; "" if it can."""
     if configuration.gpus != placement.gpus:
         return f"the configuration is for {configuration.gpus} GPUs, not for {placement.gpus}"
-    if not isinstance(job.job, Elastic) or configuration not in job.job.configurations:
+    if not isinstance(job.job, Elastic) or not _may_split(job.job, configuration):
         return f"it cannot split its batch so: {configuration} is none of its configurations"
     return ""
+
+
+def _may_split(job: Elastic, configuration: Configuration) -> bool:
+    """Whether the job names it, or names none and has a model that covers it."""
+    if job.configurations or job.profile is None or job.profile.goodput is None:
+        return configuration in job.configurations
+    model, one = job.profile.goodput, configuration
+    return model.admits(one.gpus, one.per_gpu_batch, one.accumulation)
 
 
 def _links(view: ClusterView) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError, PolicyError
 from hemiola.core.events import LinkFeedback
+from hemiola.core.job import Configuration
 from hemiola.core.resources import ResourceRequest
 from hemiola.core.topology import Topology
 from hemiola.core.virtual_cluster import Loan, VirtualCluster
@@ -40,6 +41,15 @@ class Estimates(Protocol):
 
     def speed_at(self, job: JobState, gpus: int) -> float:
         """Work per second of a job on its best place of so many GPUs; 1 at the size it asked for, where it was recorded."""
+
+    def goodput(
+        self, job: JobState, gpus: int, tier: int, gpu_type: str = ""
+    ) -> tuple[float, Configuration | None]:
+        """(work per second of a job alone on so many GPUs of a type within this tier, how it splits its batch for that).
+
+        None where it cannot be told how, or has no model of other batches: each GPU then keeps its batch. 0 where it
+        cannot run so.
+        """
 
 
 class IndexSpec(Protocol):

@@ -34,9 +34,18 @@ from hemiola.core.decisions import (
 )
 from hemiola.core.errors import InputError, InternalError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
-from hemiola.core.job import Batch, Elastic, Service
+from hemiola.core.goodput import GoodputModel
+from hemiola.core.job import Batch, Configuration, Elastic, Service
 from hemiola.core.result import ServingFigures
 from hemiola.core.timeline import Timeline, TrafficLog
+from hemiola.cost.goodput import (
+    TrainingStep,
+    efficiency,
+    kept_worth,
+    reference_goodput,
+    reference_hosts,
+    training_speed,
+)
 from hemiola.cost.iteration import IterationModel, speed_at
 from hemiola.kernels.fluid import SharedNetwork, Sharing
 from hemiola.sched.job_state import JobState
@@ -49,13 +58,14 @@ from hemiola.simulator.task import ElasticTask, Task
 
 __all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 
-NODE, FINISH, TIMER, READY = 0, 1, 2, 3
-SERVICE = 5
-IDLE_TIMERS = 100_000
 SERVICE_KINDS: frozenset[type] = frozenset({Scale, Lend, Reclaim})
 """What is carried out where there are services, too."""
 GIVE_UP_S = 7200.0
 """So long after requests stopped changing and with no job running, those that wait are taken to wait for ever."""
+NODE, FINISH, TIMER, READY, NOISE, SERVICE = 0, 1, 2, 3, 4, 5
+IDLE_TIMERS = 100_000
+MOST_GOODPUTS = 200_000
+SHARE_SLACK = 1e-6
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +105,8 @@ class SimulatedEstimates:
     def __init__(self, model: IterationModel, costs: Costs) -> None:
         self._model = model
         self._costs = costs
+        self._goodputs: dict[Any, tuple[float, Configuration | None]] = {}
+        self._profiles: dict[int, Any] = {}  # keeps profiles alive while their ids are keys
 
     def slowdown(self, job: JobState, tier: int) -> float:
         """s_j(tier), at least 1."""
@@ -103,6 +115,23 @@ class SimulatedEstimates:
     def speed_at(self, job: JobState, gpus: int) -> float:
         """On its best place of so many GPUs; 1 at the size it asked for, where it was recorded."""
         return speed_at(self._model, job.job, job.asked_gpus, gpus)
+
+    def goodput(
+        self, job: JobState, gpus: int, tier: int, gpu_type: str = ""
+    ) -> tuple[float, Configuration | None]:
+        """(work per second alone on so many GPUs of a type within this tier, how it splits its batch for that)."""
+        wish, noise = job.job, job.gradient_noise_scale
+        splits = wish.configurations if isinstance(wish, Elastic) else None
+        key = (id(wish.profile), wish.gpu_type, wish.hosts > 0, job.asked_gpus, splits, gpus, tier, gpu_type, noise)  # fmt: skip
+        found = self._goodputs.get(key)
+        if found is None:
+            if len(self._goodputs) > MOST_GOODPUTS:
+                self._goodputs.clear()
+            self._profiles[id(wish.profile)] = wish.profile
+            found = self._goodputs[key] = training_speed(
+                self._model, wish.sized(job.asked_gpus), gpus, tier, gpu_type, noise
+            )
+        return found
 
     def switch_s(self, job: JobState) -> float:
         """Seconds to save and load the job once."""
@@ -133,7 +162,7 @@ class SimulatedDriver(SimulatedReplay):
             less.
     """
 
-    supports: Set[type] = JOB_KINDS | {Reallocate}
+    supports: Set[type] = JOB_KINDS | {Reallocate, Configuration}
 
     def __init__(
         self,
@@ -278,6 +307,9 @@ class SimulatedDriver(SimulatedReplay):
                 elif kind == SERVICE:
                     if (event := self._serve(what, version, now)) is not None:
                         batch.append(event)
+                elif kind == NOISE:
+                    if what.watch == version and what.placement is not None:
+                        batch.append(self._renoise(what, now))
                 else:
                     batch.append(self._node(what))
                 due_s = heap[0][0] if heap else inf
@@ -430,6 +462,7 @@ class SimulatedDriver(SimulatedReplay):
         job, hosts = task.job, placement.hosts
         elastic = job.is_elastic
         sized = job.sized(placement.gpus) if elastic else job
+        training: TrainingStep | None = None
         delay_s = 0.0
         if self._handover:
             delay_s = self._wait_for_handover(placement, now)
@@ -438,6 +471,11 @@ class SimulatedDriver(SimulatedReplay):
         tier = 0 if len(hosts) == 1 else self.view.jobs[job.id].tier
         task.begin(placement, tier, now, delay_s)
         assumed = sized.gpus / job.gpus  # by the view, until it is told otherwise
+        if elastic and self.view.jobs[job.id].configuration is not None and _has_no_model(job):
+            raise PolicyError(
+                f"the job {job.id!r} was told how to split its batch, but its profile has no goodput model",
+                "give it one, or leave configurations out",
+            )
         if job.profile is None:
             task.speed = assumed
             task.iteration_s = task.compute_s = 1.0
@@ -449,21 +487,77 @@ class SimulatedDriver(SimulatedReplay):
             if elastic:
                 task.best_s = self._model.recorded_s(job) * sized.gpus / job.gpus
                 alone = self._model.alone(sized)
+                if job.profile.goodput is not None:
+                    training = self._training(task, job.profile.goodput, sized, placement)
             if len(hosts) > 1:
-                self._cross(task, sized, placement)
+                self._cross(task, sized, placement, training)
                 return
             iteration_s, task.compute_s = self._model.on_host(sized, hosts[0], placement.masks[0], alone)
+            if training is not None:
+                iteration_s, task.compute_s = training.iteration_s, training.compute_s
             task.iteration_s = iteration_s
             task.speed = task.best_s / iteration_s
+            if elastic:
+                self._await_noise(task)
         if task.predict():
             self._sequence += 1
             heapq.heappush(self._heap, (task.due_s, FINISH, self._sequence, task, task.version))
         if delay_s or task.speed != assumed:
             self._fresh.append(task)
 
-    def _cross(self, task: Task, job: Batch, placement: Placement) -> None:
+    def _training(
+        self, task: Task, model: GoodputModel, sized: Batch, placement: Placement
+    ) -> TrainingStep | None:
+        """How it trains there at the batch that it was told, None where it was told none; sets what an iteration is worth."""
+        assert isinstance(task, ElasticTask) and task.job.profile is not None
+        told = task.configuration = self.view.jobs[task.job.id].configuration
+        noise = model.noise_at(task.done_share + SHARE_SLACK)
+        if told is None:
+            task.best_s *= kept_worth(model, task.job.gpus, sized.gpus, noise)
+            return None
+        gpu_speed = task.job.profile.speed(self.view.topology.hosts.gpu_types[placement.hosts[0]])
+        reference = reference_goodput(model, task.job, reference_hosts(self._model, task.job))
+        training = TrainingStep.of(model, told, len(placement.hosts), noise, gpu_speed, reference)
+        task.best_s = training.worth_s
+        return training
+
+    def _await_noise(self, task: Task) -> None:
+        """Look at its gradients again when they are to have another noise."""
+        profile = task.job.profile
+        if not isinstance(task, ElasticTask) or profile is None or profile.goodput is None:
+            return
+        share = profile.goodput.next_noise(task.done_share + SHARE_SLACK)
+        if share < 1.0 and (due_s := task.reaches_s(share)) < math.inf:
+            task.watch += 1
+            self._push(due_s, NOISE, task, task.watch)
+
+    def _renoise(self, task: ElasticTask, now: float) -> Event:
+        """Its gradients have another noise from now on, and so a sample is worth more, or less."""
+        model, placement = task.job.profile.goodput, task.placement  # type: ignore[union-attr]
+        assert model is not None and placement is not None
+        task.settle(now)
+        told, gpus, share = task.configuration, placement.gpus, task.done_share
+        before, noise = model.noise_at(share - SHARE_SLACK), model.noise_at(share + SHARE_SLACK)
+        if told is None:
+            asked = task.job.gpus
+            change = kept_worth(model, asked, gpus, noise) / kept_worth(model, asked, gpus, before)
+        else:
+            change = efficiency(model, told.batch, noise) / efficiency(model, told.batch, before)
+        task.best_s *= change
+        task.speed = task.best_s / task.iteration_s
+        if task.predict():
+            self._push(task.due_s, FINISH, task, task.version)
+        self._await_noise(task)
+        return Measured(now, task.job.id, task.speed, None, noise)
+
+    def _cross(self, task: Task, job: Batch, placement: Placement, training: TrainingStep | None) -> None:
         """Share the network from when it is ready; until then its speed is told as if nobody disturbed it."""
-        crossing = task.crossing = self._model.crossing(job, placement)
+        crossing = self._model.crossing(job, placement)
+        if training is not None:
+            exposed_s = self._model.undisturbed_s(crossing) - crossing.need.compute_s
+            need = training.need(crossing.need, exposed_s)
+            crossing = self._model.crossing(job, placement, need)
+        task.crossing = crossing
         task.compute_s = crossing.need.compute_s
         task.weight = 1.0
         if task.resume_s <= self.view.now:
@@ -521,6 +615,7 @@ class SimulatedDriver(SimulatedReplay):
             speed = task.speed = task.best_s / iteration_s
             if task.predict():
                 self._push(task.due_s, FINISH, task, task.version)
+            self._await_noise(task)
             changes.append(Measured(now, task.job.id, speed, task.resume_s if fresh else None))
         return changes
 
@@ -654,3 +749,7 @@ class SimulatedDriver(SimulatedReplay):
             hosts=tuple(columns[5]),
             factors=tuple(columns[6]),
         )
+
+
+def _has_no_model(job: Batch) -> bool:
+    return job.profile is None or job.profile.goodput is None

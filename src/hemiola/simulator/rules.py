@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from hemiola.core.decisions import EVERY_KIND
+from hemiola.core.decisions import EVERY_ABILITY
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Batch
@@ -120,7 +120,7 @@ class Semantics(Rules):
     costs: Costs = Costs()
     law: Law = MaxMin()
     fitted: bool = False
-    supports: frozenset[type] = EVERY_KIND
+    supports: frozenset[type] = EVERY_ABILITY
     name = "event-driven"
     policies = POLICIES
     default_policies = ("fifo", "tiresias", "dally")
@@ -197,6 +197,7 @@ PEERS = {
     "tiresias-sim": "hemiola.contrib.peers.simulators.tiresias:TiresiasSim",
     "muri-sim": "hemiola.contrib.peers.simulators.muri:MuriSim",
     "pollux-sim": "hemiola.contrib.peers.simulators.pollux:PolluxSim",
+    "shockwave-sim": "hemiola.contrib.peers.simulators.shockwave:ShockwaveSim",
 }
 """Rules that come with Hemiola and are loaded as anybody's own when they are asked for: module:class, by name."""
 

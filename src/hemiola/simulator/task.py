@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Batch
+from hemiola.core.job import Batch, Configuration
 from hemiola.cost.iteration import Alone, Crossing
 
 __all__ = ["ElasticTask", "Task"]
@@ -157,10 +157,25 @@ class ElasticTask(Task):
     Attributes:
         more: GPUs beyond those that it asked for, in its present span.
         more_gpu_s: GPU-seconds beyond those: useful, exposed, checkpoint, lost.
+        configuration: how it splits its batch in its present span; None where each GPU keeps its own.
+        watch: counts what was predicted of its gradients' noise; older predictions are void.
     """
 
     more: int = 0
     more_gpu_s: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    configuration: Configuration | None = None
+    watch: int = 0
+
+    @property
+    def done_share(self) -> float:
+        """Share of its work that is done as of `settled_s`."""
+        work_s = self.job.duration_s
+        return min(1.0, max(0.0, 1.0 - self.left_s / work_s)) if work_s > 0 else 1.0
+
+    def reaches_s(self, share: float) -> float:
+        """When that share of its work will be done at its present speed."""
+        left_s = self.left_s - (1.0 - share) * self.job.duration_s
+        return max(self.settled_s, self.resume_s) + left_s / self.speed if self.speed > 0 else math.inf
 
     def begin(self, placement: Placement, tier: int, now: float, delay_s: float) -> None:
         """It gets GPUs, as many as they are."""

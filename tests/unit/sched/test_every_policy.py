@@ -13,6 +13,7 @@ from replays import FREE, check_run, cluster, job, profile, replay, times
 
 from hemiola.core.decisions import Start, Stop
 from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.goodput import GoodputModel, Noise
 from hemiola.core.job import Demand, Job, Profile, batch_job
 from hemiola.core.result import Run
 from hemiola.core.topology import Topology
@@ -37,6 +38,13 @@ PROFILES = (
     Profile(
         name="mixture", demands=(Demand(1, 1.0, 0.0), Demand(4, 0.5, 1.0), Demand(8, 0.4, 3.0)),
         pattern="all-to-all", restore_s=3.0,
+    ),
+    profile(
+        0.5, 1.0, name="trained", restore_s=4.0, gpu_speed={"A": 1.5},
+        goodput=GoodputModel(
+            step_s=(0.1, 0.01), host_sync_s=(0.05, 0.01), network_sync_s=(0.2, 0.01), overlap=1.3, first_batch=64,
+            largest_batch=512, largest_on_gpu=100, noise=(Noise(0.0, 50.0), Noise(0.4, 500.0)),
+        ),
     ),
 )  # fmt: skip
 COSTS = Costs(checkpoint_s=2.0, restore_s=5.0, checkpoint_interval_s=20.0)

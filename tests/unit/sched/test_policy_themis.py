@@ -176,3 +176,16 @@ def test_the_share_that_bids_is_the_one_that_was_asked_for(fairness: float, jobs
     auction: Auction = machine.view.index(Themis(fairness=fairness).auction)
     auction.note()
     assert [kind for kind, _ in auction.hold().places.values()].count(BIDDER) == bidders
+
+
+def test_who_knows_nothing_of_work_bids_by_what_was_done() -> None:
+    """Two jobs, alike but for the work that they have left, of which nobody is told: they bid alike."""
+    machine = CheckedMachine(ClusterView(TWO, SimulatedEstimates(IterationModel(TWO), FREE)))
+    machine.apply(Arrived(0.0, job("short", 0, 2, 100.0)), Arrived(0.0, job("long", 0, 2, 1e6)))
+    machine.apply(Timer(50.0, ""))
+    for oracle, alike in ((True, False), (False, True)):
+        auction: Auction = machine.view.index(Themis(oracle=oracle).auction)
+        auction.note()
+        bids = [auction.bid(machine.view.jobs[name]) for name in ("short", "long")]
+        assert (bids[0] == bids[1]) is alike
+    assert "mean" in Themis(oracle=False).card()["remaining time"]

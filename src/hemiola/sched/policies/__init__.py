@@ -61,6 +61,11 @@ POLICIES = PolicyTable(
         "fapes": "hemiola.sched.policies.fapes:Fapes",
         "dally": "hemiola.sched.policies.dally:Dally",
         "hemiola": "hemiola.sched.policies.hemiola:Hemiola",
+        "afs": "hemiola.sched.policies.afs:Afs",
+        "gavel": "hemiola.sched.policies.gavel:Gavel",
+        "pollux": "hemiola.sched.policies.pollux:Pollux",
+        "shockwave": "hemiola.sched.policies.shockwave:Shockwave",
+        "sia": "hemiola.sched.policies.sia:Sia",
     }
 )
 

@@ -34,8 +34,9 @@ from hemiola.core.decisions import Decision, Move
 from hemiola.core.errors import PolicyError
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.placement import Rule, TierAware, find, no_slower
-from hemiola.sched.policy import Policy, Rounds, RoundsEvery, by_order
+from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import Order
+from hemiola.sched.rounds import Rounds, RoundsEvery
 from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["ByTurn", "Gandiva", "worth_moving"]

@@ -39,7 +39,8 @@ from hemiola.core.errors import PolicyError
 from hemiola.sched.job_state import ENDED, RUNNING, JobState
 from hemiola.sched.placement import Rule, TierAware
 from hemiola.sched.policies.tiresias import EPSILON, ByAttainedService, Tiresias
-from hemiola.sched.policy import Policy, by_order, reorder
+from hemiola.sched.policy import Policy, by_order
+from hemiola.sched.rounds import reorder
 from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["ByGittinsIndex", "Gittins", "gittins_index"]

@@ -55,8 +55,9 @@ from hemiola.sched.crossing import CROSSING, Crosser, CrossingJobs
 from hemiola.sched.job_state import ENDED, RUNNING, WAITING, JobState
 from hemiola.sched.placement import TierAware, find
 from hemiola.sched.policies.elastic import ElasticSharing
-from hemiola.sched.policy import Policy, make_room, outranks_any, reorder
+from hemiola.sched.policy import Policy, make_room, outranks_any
 from hemiola.sched.queues import Order, Queue
+from hemiola.sched.rounds import reorder
 from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["ByRank", "Hemiola", "expected_service"]

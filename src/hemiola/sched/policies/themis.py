@@ -33,10 +33,12 @@ from functools import cached_property
 
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
+from hemiola.sched.delay import work_left_s
 from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.placement import Rule, TierAware
-from hemiola.sched.policy import Policy, Rounds, RoundsEvery, by_order, reorder
+from hemiola.sched.policy import Policy, by_order
 from hemiola.sched.queues import Order
+from hemiola.sched.rounds import Rounds, RoundsEvery, reorder
 from hemiola.sched.view import ClusterView, Index
 
 __all__ = ["Auction", "ByAuction", "Themis", "finish_time_fairness", "ideal_s"]
@@ -105,10 +107,12 @@ class Auction(Index):
         view: the cluster.
         offered: share of the jobs, worst rho first, that may bid: 1 - f.
         lease_s: what a bidder without GPUs loses.
+        oracle: whether it knows the true work left.
     """
 
-    def __init__(self, view: ClusterView, offered: float, lease_s: float) -> None:
+    def __init__(self, view: ClusterView, offered: float, lease_s: float, oracle: bool = True) -> None:
         self._view = view
+        self._oracle = oracle
         self._offered = offered
         self._lease_s = lease_s
         self._presence_s = 0.0  # integral of the number of jobs over time
@@ -146,11 +150,16 @@ class Auction(Index):
         """(rho if it holds GPUs from now on, rho if it starts one lease later)."""
         view, switch_s = self._view, 0.0
         best = view.estimates.speed_at(job, job.gpus)  # not 1 where run times are those of another cluster
-        ideal = ideal_s(job.work_s / best, job.gpus, self.mean_jobs(job), view.topology.gpus)
-        remaining_s = (job.work_s - job.done_s) / best
+        work_s, left_s = job.work_s, job.work_s - job.done_s
+        if not self._oracle:
+            left_s = work_left_s(view, job, False)
+            work_s = left_s + job.done_at(view.now)
+        ideal = ideal_s(work_s / best, job.gpus, self.mean_jobs(job), view.topology.gpus)
+        remaining_s = left_s / best
         with_gpus_s = remaining_s
         if job.status == RUNNING:
-            with_gpus_s = remaining_s = job.finish_s - view.now
+            if self._oracle:
+                with_gpus_s = remaining_s = job.finish_s - view.now
             switch_s = view.estimates.switch_s(job)
         elapsed_s = view.now - job.submit_s
         return (
@@ -182,9 +191,10 @@ class Auction(Index):
 class _AuctionSpec:
     offered: float
     lease_s: float
+    oracle: bool
 
     def build(self, view: ClusterView) -> Auction:
-        return Auction(view, self.offered, self.lease_s)
+        return Auction(view, self.offered, self.lease_s, self.oracle)
 
 
 @dataclass(frozen=True)
@@ -195,11 +205,13 @@ class Themis(Policy):
         placement: which free GPUs a job gets.
         lease_s: length of a lease, and time between auctions, in seconds.
         fairness: f: only the share 1 - f of the jobs with the worst rho may bid.
+        oracle: whether it knows the true work left; else as much is expected as was done, at least the mean of jobs so far.
     """
 
     placement: Rule = TierAware()
     lease_s: float = 1200.0
     fairness: float = 0.8
+    oracle: bool = True
     name = "themis"
     source = "in the style of Mahajan et al., Themis, NSDI'20 (one job per app, greedy auction)"
 
@@ -212,7 +224,7 @@ class Themis(Policy):
     @cached_property
     def auction(self) -> _AuctionSpec:
         """The auction it holds."""
-        return _AuctionSpec(1 - self.fairness, self.lease_s)
+        return _AuctionSpec(1 - self.fairness, self.lease_s, self.oracle)
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
         auction: Auction = view.index(self.auction)
@@ -231,5 +243,5 @@ class Themis(Policy):
             "then who holds GPUs, then by finish-time fairness",
             "backfill": "whoever fits",
             "preemption": f"every {self.lease_s:g} s, when all leases end, only as many as needed",
-            "remaining time": "known (oracle)",
+            "remaining time": "known (oracle)" if self.oracle else "as much as was done, at least the mean",
         }

@@ -76,6 +76,7 @@ def _read(source: Source, ledger: ReadLedger, *, columns: tuple[str, ...]) -> No
             gpus=gpus,
             duration_s=cells.seconds("duration") if measured else _duration_s(cells, gpus),
             model=cells.text("job_type"),
+            facts=_facts(cells),
         )
 
     rows = table(source, ledger, columns=columns, delimiter="\t", quoted=False, torn=torn)
@@ -83,6 +84,13 @@ def _read(source: Source, ledger: ReadLedger, *, columns: tuple[str, ...]) -> No
     ledger.note("jobs are numbered from 0 in the order of the file, as Gavel numbers them")
     ledger.note("durations are the file's own" if "duration" in columns else _V100)
     ledger.note("priority weights and SLOs are not read")
+
+
+def _facts(cells: Cells) -> dict[str, float]:
+    """What peers count by: the steps, and, of Shockwave's jobs, by which scheme they change their batch."""
+    steps = {"total_steps": cells.number("total_steps")}
+    mode = cells.text("mode") if "mode" in cells.index else ""
+    return steps | ({mode: 1.0} if mode in ("accordion", "gns") else {})
 
 
 def _duration_s(cells: Cells, gpus: int) -> float:

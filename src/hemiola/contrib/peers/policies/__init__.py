@@ -1,4 +1,4 @@
-"""What three published simulators do, policy by policy: each only under its own semantics.
+"""What four published simulators and clusters do, policy by policy: each only under its own semantics.
 
 They stand apart from Hemiola's policies of the same names, because a peer's answer depends on how
 it breaks ties, when it looks, and what its placement refuses. See docs/reference/semantics.md.
@@ -16,9 +16,10 @@ from hemiola.contrib.peers.policies.repack import (
     ShortestGpu,
     TiresiasFifo,
 )
+from hemiola.contrib.peers.policies.shockwave import PeerFinishTimeFairness, PeerMaxMin, PeerThroughput
 from hemiola.sched.policy import Policy
 
-__all__ = ["MURI_SIM", "POLLUX_SIM", "TIRESIAS_SIM"]
+__all__ = ["MURI_SIM", "POLLUX_SIM", "SHOCKWAVE_SIM", "TIRESIAS_SIM"]
 
 TIRESIAS_SIM: dict[str, type[Policy]] = {
     policy.name: policy for policy in (TiresiasFifo, Fjf, PeerSjf, Shortest, ShortestGpu, Dlas, DlasGpu)
@@ -30,3 +31,6 @@ MURI_SIM: dict[str, type[Policy]] = {
     "tiresias-l": MuriTiresias,
 }
 POLLUX_SIM: dict[str, type[Policy]] = {"tiresias": PolluxTiresias}
+SHOCKWAVE_SIM: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (PeerMaxMin, PeerFinishTimeFairness, PeerThroughput)
+}

@@ -122,6 +122,10 @@ class PeerEstimates:
         """In proportion to its GPUs."""
         return gpus / job.asked_gpus
 
+    def goodput(self, job: JobState, gpus: int, tier: int, gpu_type: str = "") -> tuple[float, None]:
+        """In proportion to its GPUs, with its own batch."""
+        return self.speed_at(job, gpus), None
+
     def switch_s(self, job: JobState) -> float:
         """Seconds to save and load the job once."""
         return self._switch_s
