@@ -27,7 +27,7 @@ from hemiola.core.topology import Topology
 
 __all__ = ["STATUSES", "Fairness", "Summary", "conservation", "finish_time_fairness", "summary"]
 
-STATUSES = ("finished", "running", "waiting", "refused", "failed")
+STATUSES = ("finished", "running", "waiting", "declined", "refused", "failed")
 
 
 class Fairness(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         preemptions, migrations: over all jobs.
         simulation_wall_s, simulation_cpu_s: what the simulation itself took (differs between repeats).
         decisions: made by the policy, of which `decisions_refused` were not carried out.
+        utility: of all jobs that have one, 0 for those that did not finish; None without any.
+        certificate: an upper bound on what any schedule could have reached.
+        utility_of_certificate: the one over the other.
+        jobs_declined: those that the policy would not take, whether or not they ran on what others left.
+        decision_p50_s, decision_p99_s: what the policy took to decide (differs between repeats).
         slo_attainment: of the requests answered or refused, the share answered within the objective. This and what follows
             is None where the workload has no services.
         requests_arrived, requests_answered, requests_refused, requests_waiting: the first is the sum of the others.
@@ -87,6 +92,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     decisions: int
     decisions_refused: int
     fairness: Fairness
+    utility: float | None = None
+    certificate: float | None = None
+    utility_of_certificate: float | None = None
+    jobs_declined: int = 0
+    decision_p50_s: float | None = None
+    decision_p99_s: float | None = None
     slo_attainment: float | None = None
     requests_arrived: float | None = None
     requests_answered: float | None = None
@@ -110,6 +121,7 @@ def summary(run: Run, topology: Topology) -> Summary:
     finished = [record for record in run.records if record.status == "finished"]
     jct_s = np.array([record.jct_s for record in finished], dtype=np.float64)
     spent = run.gpu_seconds
+    utility = _utility(run)
     busy = spent.useful + spent.exposed_communication + spent.checkpoint + spent.lost
     return Summary(
         jobs_submitted=len(run.records),
@@ -133,8 +145,19 @@ def summary(run: Run, topology: Topology) -> Summary:
         decisions=run.decisions_made,
         decisions_refused=run.decisions_refused,
         fairness=_fairness(run, topology),
+        utility=utility,
+        certificate=run.certificate,
+        utility_of_certificate=None if utility is None else _ratio(utility, run.certificate or 0.0),
+        jobs_declined=sum(bool(record.declined) for record in run.records),
+        decision_p50_s=run.decision_p50_s,
+        decision_p99_s=run.decision_p99_s,
         **_serving(run),
     )
+
+
+def _utility(run: Run) -> float | None:
+    values = [record.utility for record in run.records if record.utility is not None]
+    return float(sum(values)) if values else None
 
 
 def _makespan_s(run: Run) -> float:

@@ -17,12 +17,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Placement(msgspec.Struct, frozen=True, gc=False):
+class Placement(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Which GPUs of which hosts, in the order of the ranks.
 
     Attributes:
         hosts: host indices in rank order, each once.
         masks: for each of them the GPUs taken, bit i for GPU i.
+        servers: (host, parameter servers) of a job that has such roles; these take no GPUs.
 
     Example:
         >>> list(Placement((3, 5), (0b11, 0b1)).ranks())
@@ -31,6 +32,14 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
     hosts: tuple[int, ...]
     masks: tuple[int, ...]
+    servers: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def everywhere(self) -> tuple[int, ...]:
+        """The hosts of all its members, those of servers alone last."""
+        if not self.servers:
+            return self.hosts
+        return tuple(dict.fromkeys((*self.hosts, *(host for host, _ in self.servers))))
 
     @property
     def gpus(self) -> int:

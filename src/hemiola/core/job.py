@@ -19,6 +19,8 @@ from hemiola.core.errors import InputError
 from hemiola.core.goodput import GoodputModel
 from hemiola.core.latency import LatencyProfile, Request
 from hemiola.core.resources import ResourceRequest
+from hemiola.core.roles import Roles
+from hemiola.core.utility import Utility
 
 __all__ = [
     "Batch", "Configuration", "Demand", "Elastic", "Job", "JobHistory", "Objective", "Pattern", "Profile", "RequestRate", "Service",
@@ -222,10 +224,17 @@ class Batch(Submission, frozen=True, kw_only=True, tag_field="kind", tag="batch"
 
     Attributes:
         duration_s: run time on its best placement in an otherwise idle cluster, on the GPU type
-            its profile was measured on.
+            its profile was measured on; of workers and parameter servers with all of them on one host.
+        utility: what its end is worth; None where nobody says.
     """
 
     duration_s: float
+    utility: Utility | None = None
+
+    @property
+    def roles(self) -> Roles | None:
+        """Its workers and parameter servers; None for a job whose ranks are all alike."""
+        return None if self.resources is None else self.resources.roles
 
     @property
     def is_elastic(self) -> bool:
@@ -234,7 +243,9 @@ class Batch(Submission, frozen=True, kw_only=True, tag_field="kind", tag="batch"
 
     @property
     def _each(self) -> int:
-        return max(1, self.gpus // self.hosts) if self.hosts else 1
+        if self.hosts:
+            return max(1, self.gpus // self.hosts)
+        return self.roles.gpus_per_worker if self.roles is not None else 1
 
     @property
     def sizes(self) -> range:
@@ -248,8 +259,10 @@ class Batch(Submission, frozen=True, kw_only=True, tag_field="kind", tag="batch"
         return msgspec.structs.replace(self, gpus=gpus, hosts=self.hosts * gpus // self.gpus)
 
     def flaw(self) -> str:
-        """What is wrong with the sizes that it may have, in words; "" if nothing is."""
-        return ""
+        """What is wrong with its utility, its roles or the sizes that it may have, in words; "" if nothing is."""
+        if self.utility is not None and (flaw := self.utility.flaw()):
+            return flaw
+        return "" if self.roles is None else self.roles.flaw(self.gpus)
 
 
 class Elastic(Batch, frozen=True, kw_only=True, tag_field="kind", tag="elastic"):
@@ -286,7 +299,11 @@ class Elastic(Batch, frozen=True, kw_only=True, tag_field="kind", tag="elastic")
         )
 
     def flaw(self) -> str:
-        """What is wrong with the sizes that it may have, in words; "" if nothing is."""
+        """What is wrong with its utility, its roles or the sizes that it may have, in words; "" if nothing is."""
+        if flaw := Batch.flaw(self):
+            return flaw
+        if self.roles is not None and (flaw := self.roles.flaw(self.gpus_min or self.gpus)):
+            return flaw
         least, most = self.gpus_min or self.gpus, self.gpus_max or self.gpus
         if not 1 <= least <= self.gpus <= most:
             return f"gpus_min to gpus_max is {least} to {most}, which does not hold its {self.gpus} GPUs"

@@ -7,6 +7,8 @@ import math
 
 import msgspec
 
+from hemiola.core.roles import Roles
+
 __all__ = ["ResourceRequest", "Resources"]
 
 
@@ -33,6 +35,7 @@ class ResourceRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
         whole: all processors of its hosts, which it shares with nobody.
         all_memory: all memory of its hosts.
         bandwidth_per_host_bytes_per_s: of each of its hosts' links, if it runs on several.
+        roles: of a job of workers and parameter servers, what each of these takes beyond that.
     """
 
     cpus: float = 0.0
@@ -44,10 +47,11 @@ class ResourceRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
     whole: bool = False
     all_memory: bool = False
     bandwidth_per_host_bytes_per_s: float = 0.0
+    roles: Roles | None = None
 
     def flaw(self) -> str:
         """What is wrong with it, in words; "" if nothing is."""
         for name in self.__struct_fields__:
-            if not 0 <= getattr(self, name) < math.inf:
+            if name != "roles" and not 0 <= getattr(self, name) < math.inf:
                 return f"it takes {getattr(self, name)} of {name}"
         return ""

@@ -61,13 +61,16 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one job. Times are absolute (seconds of the workload); None where it never happened.
 
     Attributes:
-        status: "finished", "running", "waiting", "refused" or "failed".
+        status: "finished", "running", "waiting", "declined", "refused" or "failed".
         why: for anything but "finished": the reason in words.
         queueing_s: time without GPUs between arrival and end.
         run_s: time with GPUs.
         useful_s, exposed_communication_s, checkpoint_s, lost_s: what `run_s` was spent on.
         ideal_s: run time on its best placement, alone.
         tiers_s: seconds run at each tier, narrow to wide.
+        utility: what its end was worth, 0 if it never came; None where its owner does not say.
+        declined: why the policy would not take it, with payoff and price; "" if it did. Such a job may have run on what others
+            left.
     """
 
     id: str
@@ -91,6 +94,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     user: str
     queue: str
+    utility: float | None = None
+    declined: str = ""
 
 
 class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +181,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         speed_changes: how often jobs that cross hosts ran on at another speed because others came or went.
         records: one record per submitted job, in order of arrival.
         interrupted: it was stopped before the end; what is there is true up to then.
+        certificate: no schedule whatever could have reached more utility; None where no job has any.
+        decision_p50_s, decision_p99_s: what the policy took to decide, of the instants at which it decided something.
         serving: of services and loans; None where the workload has no services.
     """
 
@@ -197,6 +204,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     traffic: Any = None  # a TrafficLog, where it was recorded
     serving: ServingFigures | None = None
     decisions: tuple[LoggedDecision, ...] = ()
+    certificate: float | None = None
+    decision_p50_s: float | None = None
+    decision_p99_s: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

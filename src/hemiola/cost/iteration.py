@@ -26,7 +26,16 @@ from hemiola.core.topology import Topology
 if TYPE_CHECKING:
     from hemiola.cost.network_fit import HostLinks
 
-__all__ = ["Alone", "Crossing", "IterationModel", "Need", "goes_by_schedules", "recorded_as", "speed_at"]
+__all__ = [
+    "Alone",
+    "Crossing",
+    "IterationModel",
+    "Need",
+    "goes_by_schedules",
+    "recorded_as",
+    "roles_iteration_s",
+    "speed_at",
+]
 
 STRAY_GPUS = 2
 MOST_ISLANDS = 128  # of a host: more than it has GPUs
@@ -438,6 +447,9 @@ class IterationModel:
         At a tier the job counts on its fair share of each link when every GPU below that link
         sends: what it may rely on under load. Specification section 1.3 of Dally's substitute.
         """
+        if job.roles is not None:
+            inside = roles_iteration_s(job, job.gpus, inside=True)[0]
+            return roles_iteration_s(job, job.gpus, inside=tier == 0)[0] / inside
         if job.profile is None or tier <= narrowest or job.gpus == 1:
             return 1.0
         key = (id(job.profile), job.gpus, tier, narrowest, job.gpu_type, job.hosts)
@@ -514,11 +526,22 @@ def _on(counts: list[tuple[int, int]]) -> Placement:
     return Placement(hosts, tuple((1 << count) - 1 for count in gpus))
 
 
+def roles_iteration_s(job: Batch, gpus: int, *, inside: bool) -> tuple[float, float]:
+    """(iteration time, compute in it) of a job of workers and parameter servers.
+
+    The time is that of as much work as an iteration on the GPUs that it asked for does: its batch stays the same.
+    """
+    assert job.roles is not None
+    return job.roles.iteration_s(gpus, inside=inside), job.roles.compute_s(gpus)
+
+
 def speed_at(model: IterationModel, job: Batch, asked: int, gpus: int) -> float:
     """Work per second of a job on its best place here of so many GPUs, alone; 1 on the `asked` ones where it was recorded.
 
     Each GPU keeps its batch: an iteration on twice as many does twice the work.
     """
+    if job.roles is not None:
+        return roles_iteration_s(job, asked, inside=True)[0] / roles_iteration_s(job, gpus, inside=True)[0]
     if job.profile is None:
         return gpus / asked
     return gpus / asked * model.recorded_s(job.sized(asked)) / model.alone(job.sized(gpus)).best_s

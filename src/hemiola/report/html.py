@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from hemiola.report.words import (
     Column,
     cell,
     change,
+    columns_of,
     never_ran,
     seed_count,
     semantics_card,
@@ -315,13 +316,22 @@ def _finding(figures: Figures) -> str:
 
 
 def overview(figures: Figures) -> str:
-    """A line for each policy, a column for each figure, differences to the baseline below the values."""
-    heads = "".join(f'<th title="{escape(c.about)}">{escape(c.title)}</th>' for c in COLUMNS)
-    rows = "".join(_row(figures, index, policy) for index, policy in enumerate(figures.policies))
+    """A line for each policy, a column for each figure, differences to the baseline below the values; where jobs have a
+    utility, what it came to in a table of its own."""
+    shown = [COLUMNS, columns_of(figures)[len(COLUMNS) :]]
+    tables = "".join(_overview_table(figures, columns) for columns in shown if columns)
     return (
         '<section class="card"><h2>All policies</h2>'
-        f'<p class="about">{_legend(figures)}</p><div class="scroll">'
-        f"<table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+        f'<p class="about">{_legend(figures)}</p>{tables}</section>'
+    )
+
+
+def _overview_table(figures: Figures, columns: Sequence[Column]) -> str:
+    heads = "".join(f'<th title="{escape(c.about)}">{escape(c.title)}</th>' for c in columns)
+    rows = "".join(_row(figures, index, policy, columns) for index, policy in enumerate(figures.policies))
+    return (
+        '<div class="scroll">'
+        f"<table><thead><tr><th>policy</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -333,11 +343,11 @@ def _legend(figures: Figures) -> str:
     return f"{means}Small print: difference to {escape(figures.comparison.baseline)}, the baseline."
 
 
-def _row(figures: Figures, index: int, policy: str) -> str:
+def _row(figures: Figures, index: int, policy: str, columns: Sequence[Column]) -> str:
     cut = any(run.interrupted for run in figures.runs(policy))
     mark = ' <span class="warning">interrupted</span>' if cut else ""
     swatch = f'<span class="swatch" style="background:var({policy_color(index)})"></span>'
-    cells = "".join(_cell(figures, policy, column) for column in COLUMNS)
+    cells = "".join(_cell(figures, policy, column) for column in columns)
     name = re.sub("[:=,]", r"\g<0><wbr>", escape(policy))  # where a long one is best broken
     return f"<tr><th>{swatch}{name}{mark}</th>{cells}</tr>"
 

@@ -195,9 +195,10 @@ class Story:
         if not self.came:
             due = clock(job.submit_s - self.run.origin_s)
             return end_s, 5, f"had not arrived when the run was stopped; it was to be submitted at {due}."
-        word = {"failed": "failed", "running": "was still running", "waiting": "was still waiting"}[
-            job.status
-        ]
+        word = {
+            "failed": "failed", "running": "was still running", "waiting": "was still waiting",
+            "declined": "was declined, and did not end on what others left",
+        }[job.status]  # fmt: skip
         return end_s, 5, f"{word}: {job.why or 'no reason was recorded'}."
 
 

@@ -13,6 +13,7 @@ from hemiola.report.words import (
     Column,
     cell,
     change,
+    columns_of,
     never_ran,
     seed_count,
     semantics_card,
@@ -55,6 +56,8 @@ class ComparisonTable:
             yield self._table(COLUMNS[:4], with_change=True)
             yield self._table(COLUMNS[4:], with_change=False)
         yield from self._services(wide=options.max_width >= WIDE)
+        if more := columns_of(self.figures)[len(COLUMNS) :]:
+            yield self._table(more, with_change=True)
         yield from self._notes()
         yield from self._card()
 

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
+    "OPTIMISED",
     "Column",
     "cell",
     "change",
+    "columns_of",
     "listed",
     "never_ran",
     "no_job_ended",
@@ -85,6 +87,36 @@ COLUMNS = (
     ),
 )
 """What every overview shows, in this order."""
+
+OPTIMISED = (
+    Column("utility", "Utility", "utility", "number", "what all ends were worth to the jobs' owners", "more"),
+    Column(
+        "utility_of_certificate",
+        "Utility of certificate",
+        "of bound",
+        "share",
+        "share of what no schedule at all could exceed (a bound from the dual, so more is out of reach)",
+        "more",
+    ),
+    Column("jobs_declined", "Declined", "declined", "count", "jobs that the policy would not take", ""),
+    Column(
+        "decision_p50_s",
+        "Median decision",
+        "decision",
+        "duration",
+        "what the policy took to decide; half took less",
+    ),
+    Column(
+        "decision_p99_s", "p99 decision", "p99", "duration", "99 % of its decisions took at most this long"
+    ),
+)
+"""What an overview shows beside them where jobs have a utility, or some were declined."""
+
+
+def columns_of(figures: Figures) -> tuple[Column, ...]:
+    """What the overview of these runs shows."""
+    told = any(whole.utility is not None or whole.jobs_declined for whole in figures.summaries)
+    return COLUMNS + OPTIMISED if told else COLUMNS
 
 
 def cell(value: float | None, unit: str) -> str:

@@ -54,6 +54,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
             there again where no others have room.
         configuration: how it splits its batch while it runs; None where it decides that by itself.
         gradient_noise_scale: as last measured; None where it never was.
+        declined: why a policy that chooses among jobs would not take it, with payoff and price (the policy writes it); "" if none.
     """
 
     job: Batch
@@ -93,6 +94,7 @@ class JobState(msgspec.Struct, eq=False, gc=False):
     shunned: tuple[tuple[int, int], ...] = ()
     configuration: Configuration | None = None
     gradient_noise_scale: float | None = None
+    declined: str = ""
 
     def done_at(self, now: float) -> float:
         """Work done by `now`, in seconds at ideal speed."""

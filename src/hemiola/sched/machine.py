@@ -295,7 +295,8 @@ class StateMachine:
         job.since_s = now if since_s is None else since_s
         job.settled_s = job.resume_s = now
         job.placement = placement
-        job.tier = 0 if len(placement.hosts) == 1 else self._span(placement.hosts)
+        hosts = placement.everywhere
+        job.tier = 0 if len(hosts) == 1 else self._span(hosts)
         job.speed = 1.0
         job.finish_s = now + job.work_s - job.done_s
         if job.gpus != job.asked_gpus:
@@ -327,6 +328,7 @@ class StateMachine:
                 and not inventory.down[host]
                 and job.job.hosts < 2
                 and job.claim is None
+                and not placement.servers
             ):
                 return ""  # the common case, asked first
         else:
@@ -352,7 +354,22 @@ class StateMachine:
             and self._span(hosts) > job.widest
         ):
             return f"it must stay within one {self.view.topology.tiers[job.widest]}"
-        return inventory.spare.lack(job, placement)
+        return self._without_servers(job, placement) or inventory.spare.lack(job, placement)
+
+    def _without_servers(self, job: JobState, placement: Placement) -> str:
+        """What is wrong with its parameter servers there, or ""."""
+        roles = job.job.roles
+        wanted = 0 if roles is None else roles.servers(placement.gpus)
+        given = sum(count for _, count in placement.servers)
+        if given != wanted:
+            return f"it wants {wanted} parameter servers, the placement has {given}"
+        down = self.view.inventory.down
+        if any(not 0 <= host < len(down) or down[host] or count < 1 for host, count in placement.servers):
+            return "a host of its parameter servers is down, or not there"
+        across = len(placement.everywhere) > len(placement.hosts)
+        if across and self._span(placement.everywhere) > job.widest:
+            return f"it must stay within one {self.view.topology.tiers[job.widest]}"
+        return ""
 
     def _stop(self, decision: Stop) -> str:
         view = self.view
@@ -559,7 +576,7 @@ class StateMachine:
         if view.inventory.down[event.host]:
             return
         victims = [
-            job for job in view.running.values() if job.placement and event.host in job.placement.hosts
+            job for job in view.running.values() if job.placement and event.host in job.placement.everywhere
         ]
         for job in victims:
             job.done_s = job.done_at(view.now)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
+import msgspec
+
 from hemiola.core.decisions import Placement
 from hemiola.core.resources import ResourceRequest, Resources
+from hemiola.core.roles import Roles
 from hemiola.core.units import format_rate
 from hemiola.sched.job_state import JobState
 
@@ -22,6 +25,7 @@ NOTHING: Amount = (0.0, 0.0, 0.0)
 ENOUGH: Amount = (inf, inf, inf)
 MIB = 2**20
 ROUNDING: Amount = (1e-6, 1.0, 1.0)
+MOST_SERVERS = 1 << 30
 
 
 class Spare:
@@ -57,8 +61,7 @@ class Spare:
         if claim is None:
             return
         held = self._held[key] = []
-        for host, mask in zip(placement.hosts, placement.masks, strict=True):
-            share = self._share(claim, host, mask.bit_count(), len(placement.hosts))
+        for host, share in self._shares(claim, placement, len(placement.everywhere)):
             held.append((host, share))
             self._taken[host] = _plus(self._taken.get(host, NOTHING), share)
 
@@ -90,14 +93,44 @@ class Spare:
         """What who takes so much would lack there, in words; "" for nothing."""
         if claim is None or not self.known:
             return ""
-        left_in_all, only = NOTHING, int(len(placement.hosts) == 1)
-        for host, mask in zip(placement.hosts, placement.masks, strict=True):
-            needs, left = self._share(claim, host, mask.bit_count(), only), self._left(host)
+        left_in_all, only = NOTHING, int(len(placement.everywhere) == 1)
+        for host, needs in self._shares(claim, placement, only):
+            left = self._left(host)
             if why := _short(needs, left):
                 return f"{self._names[host]} has {why}"
             left_in_all = _plus(left_in_all, left)
         why = _short((claim.cpus, claim.memory_bytes, 0.0), left_in_all)
         return f"these hosts have {why}" if why else ""
+
+    def servers(self, roles: Roles, placement: Placement) -> Placement | None:
+        """The same workers with as many parameter servers as they need, on their own hosts first; None if there is no room."""
+        claim, wanted = ResourceRequest(roles=roles), roles.servers(placement.gpus)
+        if len(placement.hosts) == 1:
+            together = msgspec.structs.replace(placement, servers=((placement.hosts[0], wanted),))
+            if not self.lack_of(claim, together):
+                return together
+        workers = {
+            h: roles.workers(mask.bit_count())
+            for h, mask in zip(placement.hosts, placement.masks, strict=True)
+        }
+        found: list[tuple[int, int]] = []
+        for host in (*placement.hosts, *(h for h in range(len(self._names)) if h not in workers)):
+            room = self._room_for_servers(roles, host, workers.get(host, 0))
+            if count := min(room, wanted):
+                found.append((host, count))
+                wanted -= count
+            if not wanted:
+                return msgspec.structs.replace(placement, servers=tuple(found))
+        return None
+
+    def _room_for_servers(self, roles: Roles, host: int, workers: int) -> int:
+        """How many servers a host has room for beside so many workers, of a job that spans hosts."""
+        left = _plus(self._left(host), _members(roles, workers, 0, across=True), -1)
+        each = _members(roles, 0, 1, across=True)
+        rooms = [
+            (have + slack) / one for have, slack, one in zip(left, ROUNDING, each, strict=True) if one > 0
+        ]
+        return max(0, int(min([*rooms, MOST_SERVERS])))
 
     def shortage(self, job: JobState, counts: Sequence[int]) -> str:
         """Why too few of the hosts whose free GPUs would do can have a job, in words; "" if enough can, or GPUs are short."""
@@ -141,6 +174,20 @@ class Spare:
                 return free if each else gpus
         return 0
 
+    def _shares(
+        self, claim: ResourceRequest, placement: Placement, hosts: int
+    ) -> Iterator[tuple[int, Amount]]:
+        """What it takes of each host of a placement; `hosts` as in `_share`."""
+        servers = dict(placement.servers)
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            share = self._share(claim, host, mask.bit_count(), hosts)
+            if claim.roles is not None and (count := servers.pop(host, 0)):
+                share = _plus(share, _members(claim.roles, 0, count, across=hosts != 1))
+            yield host, share
+        for host, count in servers.items():
+            if claim.roles is not None:
+                yield host, _members(claim.roles, 0, count, across=True)
+
     def _share(self, claim: ResourceRequest, host: int, gpus: int, hosts: int) -> Amount:
         """What it takes of one host of so many; 0 hosts: at the least."""
         total = self._total.get(host, NOTHING)
@@ -152,7 +199,10 @@ class Spare:
             cpus = max(cpus, total[0])
         if claim.all_memory and total[1] < inf:
             memory = max(memory, total[1])
-        return cpus, memory, claim.bandwidth_per_host_bytes_per_s if hosts != 1 else 0.0
+        share = cpus, memory, claim.bandwidth_per_host_bytes_per_s if hosts != 1 else 0.0
+        if claim.roles is None:
+            return share
+        return _plus(share, _members(claim.roles, claim.roles.workers(gpus), 0, across=hosts > 1))
 
 
 def _amount(beside: Resources) -> Amount:
@@ -160,6 +210,15 @@ def _amount(beside: Resources) -> Amount:
         inf if beside.cpus is None else beside.cpus,
         inf if beside.memory_bytes is None else beside.memory_bytes,
         inf if beside.bandwidth_bytes_per_s is None else beside.bandwidth_bytes_per_s,
+    )
+
+
+def _members(roles: Roles, workers: int, servers: int, *, across: bool) -> Amount:
+    """What so many workers and servers take of a host; `across`: of its link, too."""
+    return (
+        workers * roles.worker_cpus + servers * roles.server_cpus,
+        workers * roles.worker_memory_bytes + servers * roles.server_memory_bytes,
+        (workers + servers) * roles.across_bytes_per_s if across else 0.0,
     )
 
 

@@ -46,7 +46,7 @@ from hemiola.cost.goodput import (
     reference_hosts,
     training_speed,
 )
-from hemiola.cost.iteration import IterationModel, speed_at
+from hemiola.cost.iteration import IterationModel, roles_iteration_s, speed_at
 from hemiola.kernels.fluid import SharedNetwork, Sharing
 from hemiola.sched.job_state import JobState
 from hemiola.sched.loop import why_not
@@ -397,7 +397,7 @@ class SimulatedDriver(SimulatedReplay):
         lost: dict[str, float] = {}
         for state in self.view.running.values():
             task = self.tasks[state.id]
-            if task.placement is not None and event.host in task.placement.hosts:
+            if task.placement is not None and event.host in task.placement.everywhere:
                 self._log_traffic(task, event.time_s)
                 task.settle(event.time_s)
                 lost[state.id] = task.roll_back()
@@ -468,7 +468,7 @@ class SimulatedDriver(SimulatedReplay):
             delay_s = self._wait_for_handover(placement, now)
         if task.ran:
             delay_s = max(delay_s, task.saved_s - now) + self._costs.of(job)[1]
-        tier = 0 if len(hosts) == 1 else self.view.jobs[job.id].tier
+        tier = 0 if len(hosts) == 1 and not placement.servers else self.view.jobs[job.id].tier
         task.begin(placement, tier, now, delay_s)
         assumed = sized.gpus / job.gpus  # by the view, until it is told otherwise
         if elastic and self.view.jobs[job.id].configuration is not None and _has_no_model(job):
@@ -476,7 +476,13 @@ class SimulatedDriver(SimulatedReplay):
                 f"the job {job.id!r} was told how to split its batch, but its profile has no goodput model",
                 "give it one, or leave configurations out",
             )
-        if job.profile is None:
+        if job.roles is not None:
+            best_s = roles_iteration_s(job, job.gpus, inside=True)[0]
+            task.iteration_s, task.compute_s = roles_iteration_s(
+                job, sized.gpus, inside=len(placement.everywhere) == 1
+            )
+            task.speed = best_s / task.iteration_s
+        elif job.profile is None:
             task.speed = assumed
             task.iteration_s = task.compute_s = 1.0
         else:

@@ -158,6 +158,8 @@ def build_run(
     wall_s: float,
     cpu_s: float,
     interrupted: bool,
+    certificate: float | None = None,
+    decision_s: Sequence[float] = (),
 ) -> Run:
     """Everything that the driver and the view know, as values."""
     records = tuple(
@@ -183,6 +185,9 @@ def build_run(
         timeline=_by_record(driver.timeline(), jobs, refused),
         traffic=_by_record(driver.traffic(), jobs, refused),
         decisions=decisions,
+        certificate=certificate,
+        decision_p50_s=float(np.percentile(decision_s, 50)) if len(decision_s) else None,
+        decision_p99_s=float(np.percentile(decision_s, 99)) if len(decision_s) else None,
     )
 
 
@@ -222,7 +227,8 @@ def _record(
     if task is None or state is None:
         return JobRecord(
             id=job.id, submit_s=job.submit_s, gpus=job.gpus, model=model, user=job.user, queue=job.queue,
-            status=status, why=why, ideal_s=job.duration_s if refused else driver.ideal_s(job), **_NOTHING,
+            status=status, why=why, ideal_s=job.duration_s if refused else driver.ideal_s(job),
+            utility=None if job.utility is None else 0.0, **_NOTHING,
         )  # fmt: skip
     finish_s = task.finish_s
     tiers_s = tuple(task.tiers_s)
@@ -248,7 +254,16 @@ def _record(
         preemptions=state.preemptions,
         migrations=state.migrations,
         tiers_s=tiers_s,
+        utility=_utility(job, finish_s),
+        declined=state.declined,
     )
+
+
+def _utility(job: Batch, finish_s: float | None) -> float | None:
+    """What its end was worth, 0 if it never came; None where nobody says."""
+    if job.utility is None:
+        return None
+    return 0.0 if finish_s is None else job.utility.at(finish_s - job.submit_s)
 
 
 _NOTHING: dict[str, Any] = {
@@ -278,4 +293,6 @@ def _status(task: Account | None, state: JobState | None, refused: str, interrup
         return "running", "the simulation was stopped while it ran"
     if interrupted:
         return "waiting", "the simulation was stopped while it waited"
+    if state.declined:
+        return "declined", state.declined
     return "waiting", f"no placement for {state.gpus} GPUs was found that the policy accepts"

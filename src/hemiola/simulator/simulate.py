@@ -7,6 +7,7 @@ import gc
 import signal
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from hemiola.sched.placement import Rule
 from hemiola.sched.policies import parameters, policy_from_text, policy_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.certified import certificate_of
 from hemiola.simulator.records import SimulatedReplay, build_run
 from hemiola.simulator.rules import Rules, Semantics
 from hemiola.simulator.serving.cluster import ServingRules
@@ -391,15 +393,17 @@ def run_one(
         card["recorded on"] = f"run times are those of {recorded_on.name}: equally many iterations here"
     log: list[LoggedDecision] = []
     wall, cpu = time.perf_counter(), time.process_time()
+    timed = _Timed(policy)
     with _Stopper(driver):
-        made, declined = run_loop(driver, machine, policy, _noter(log, view) if recording.decisions else None)
+        made, declined = run_loop(driver, machine, timed, _noter(log, view) if recording.decisions else None)
     if driver.stop:
         driver.close()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return build_run(
         driver, view, jobs, refused, policy=name, seed=seed, semantics=card,
         decisions=tuple(log), decisions_made=made, decisions_refused=declined, wall_s=wall, cpu_s=cpu,
-        interrupted=driver.stop,
+        interrupted=driver.stop, decision_s=timed.seconds,
+        certificate=None if driver.stop else certificate_of(view, admitted, driver),
     )  # fmt: skip
 
 
@@ -410,6 +414,31 @@ def _check_fits(service: Service, view: ClusterView) -> None:
         raise InputError(
             f"a replica of service {service.id!r} could never run here: {why}", "give it what there is"
         )
+
+
+class _Timed(Policy):
+    """A policy, and what it takes to decide; instants at which it decided nothing are not counted.
+
+    Attributes:
+        seconds: of each such instant, without what carrying the decisions out took.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.name = policy.name or type(policy).__name__  # type: ignore[misc]
+        self.seconds = array("d")
+
+    def decide(self, view: ClusterView) -> Iterator[Decision]:
+        """What the policy decides."""
+        clock, spent, decided = time.perf_counter, 0.0, False
+        begin = clock()
+        for decision in self._policy.decide(view):
+            spent += clock() - begin
+            decided = True
+            yield decision
+            begin = clock()
+        if decided:
+            self.seconds.append(spent + clock() - begin)
 
 
 def _seeded(policy: Policy, seed: int) -> Policy:

@@ -1,8 +1,8 @@
 """A comparison as files: figures as JSON, jobs as CSV. Knows the files' schemas, not what made them.
 
 `docs/reference/results.md` describes each file. Nothing is invented: what a run has not is null
-in JSON and empty in CSV. A seeded run repeats to the byte, apart from `simulation_wall_s` and
-`simulation_cpu_s`.
+in JSON and empty in CSV. A seeded run repeats to the byte, apart from `simulation_wall_s`,
+`simulation_cpu_s` and what decisions took (`decision_p50_s`, `decision_p99_s`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from hemiola.simulator.rules import known_semantics
 JOBS = str(ROOT / "examples/jobs.csv")
 RACKS = "leaf-spine:hosts=8,gpus_per_host=4,hosts_per_rack=4,oversubscription=4"
 SMALL = "flat:hosts=2,gpus_per_host=4"
-WALL_CLOCK = ("simulation_wall_s", "simulation_cpu_s")
+WALL_CLOCK = ("simulation_wall_s", "simulation_cpu_s", "decision_p50_s", "decision_p99_s")
 
 
 class Outcome(NamedTuple):

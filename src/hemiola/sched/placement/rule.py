@@ -170,6 +170,8 @@ def find(
     for caps in _caps(inventory, job):
         with inventory.capped(caps):
             placement = _find(inventory, job, rule, widest, pools)
+        if placement is not None and job.job.roles is not None:
+            placement = inventory.spare.servers(job.job.roles, placement)
         if placement is not None and not inventory.spare.lack(job, placement):
             return placement
     return None

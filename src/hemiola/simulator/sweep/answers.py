@@ -35,12 +35,15 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         result: the bytes that depend on nothing but the task.
         wall_s, cpu_s: what the replay took.
+        decision_p50_s, decision_p99_s: what the policy took to decide.
         interrupted: it was stopped before the end.
     """
 
     result: bytes
     wall_s: float
     cpu_s: float
+    decision_p50_s: float | None = None
+    decision_p99_s: float | None = None
     interrupted: bool = False
 
     def read(self) -> Result:
@@ -52,7 +55,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
         kept = msgspec.msgpack.decode(self.result, type=_Kept)
         run = msgspec.structs.replace(
             kept.run, semantics=kept.semantics, wall_s=self.wall_s, cpu_s=self.cpu_s,
-            timeline=_timeline(kept.timeline), traffic=_traffic(kept.traffic),
+            decision_p50_s=self.decision_p50_s, decision_p99_s=self.decision_p99_s, timeline=_timeline(kept.timeline), traffic=_traffic(kept.traffic),
             decisions=_decisions(kept.decisions),
         )  # fmt: skip
         return Result(run=run, notes=kept.notes)
@@ -72,16 +75,18 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 def answer_of(run: Run, notes: tuple[str, ...]) -> RunAnswer:
     """A run, ready to be sent or kept."""
     bare = msgspec.structs.replace(
-        run, semantics={}, wall_s=0.0, cpu_s=0.0, timeline=None, traffic=None, decisions=()
-    )
+        run, semantics={}, wall_s=0.0, cpu_s=0.0, decision_p50_s=None, decision_p99_s=None, timeline=None,
+        traffic=None, decisions=(),
+    )  # fmt: skip
     kept = _Kept(
         run=bare, semantics=run.semantics, notes=notes, decisions=_as_json(run.decisions),
         timeline=vars(run.timeline) if run.timeline is not None else None,
         traffic=vars(run.traffic) if run.traffic is not None else None,
     )  # fmt: skip
     return RunAnswer(
-        result=encode_exactly(kept), wall_s=run.wall_s, cpu_s=run.cpu_s, interrupted=run.interrupted
-    )
+        result=encode_exactly(kept), wall_s=run.wall_s, cpu_s=run.cpu_s, decision_p50_s=run.decision_p50_s,
+        decision_p99_s=run.decision_p99_s, interrupted=run.interrupted,
+    )  # fmt: skip
 
 
 def encode_exactly(value: object) -> bytes:

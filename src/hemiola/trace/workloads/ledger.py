@@ -12,6 +12,7 @@ import msgspec
 from hemiola.core.errors import InputError, RowError
 from hemiola.core.job import Batch, Configuration, Profile, Service, Workload, batch_job
 from hemiola.core.resources import ResourceRequest
+from hemiola.core.utility import Utility
 from hemiola.trace.workloads.clock import Timestamps, origin_note
 
 __all__ = ["JobDraft", "ReadLedger"]
@@ -46,6 +47,7 @@ class JobDraft(msgspec.Struct, kw_only=True, gc=False):
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
     resources: ResourceRequest | None = None
+    utility: Utility | None = None
     facts: dict[str, float] = {}
 
 
@@ -193,5 +195,6 @@ def _job(draft: JobDraft, origin_s: float) -> Batch:
         recorded_state=draft.recorded_state,
         recorded_hosts=draft.recorded_hosts,
         resources=draft.resources,
+        utility=draft.utility,
         facts=draft.facts,
     )

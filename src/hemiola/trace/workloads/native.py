@@ -15,6 +15,7 @@ import msgspec
 from hemiola.core.errors import FormatError, InputError, RowError
 from hemiola.core.job import Batch, Configuration, Elastic, Profile, Service, Workload
 from hemiola.core.resources import ResourceRequest
+from hemiola.core.utility import Utility
 from hemiola.trace.atomic import replacing
 from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS, Cells, table
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
@@ -65,6 +66,7 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defa
     recorded_state: str = ""
     recorded_hosts: tuple[str, ...] = ()
     resources: ResourceRequest | None = None
+    utility: Utility | None = None
     facts: dict[str, float] = {}
 
 
@@ -122,6 +124,18 @@ def _flaw(path: str, line: int, entry: _Entry | ServiceEntry) -> RowError | None
             )
     if entry.resources is not None and (flaw := entry.resources.flaw()):
         return RowError(path, line, "resources", entry.resources, flaw, "give amounts of 0 or more")
+    if isinstance(entry, _Entry) and (found := _worth(entry)) is not None:
+        return RowError(path, line, *found)
+    return None
+
+
+def _worth(entry: _Entry) -> tuple[str, object, str, str] | None:
+    """What is wrong with its utility or its roles, if anything: (field, value, problem, remedy)."""
+    if entry.utility is not None and (flaw := entry.utility.flaw()):
+        return "utility", entry.utility, flaw, "give numbers of 0 or more"
+    roles = None if entry.resources is None else entry.resources.roles
+    if roles is not None and (flaw := roles.flaw(entry.gpus)):
+        return "resources", roles, flaw, "give whole workers, and rates above 0"
     return None
 
 
@@ -165,6 +179,7 @@ _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Elast
 _BETWEEN_HOSTS = ";"
 _IN_JSON_ONLY = {
     "profile": "a profile", "facts": "facts", "configurations": "configurations", "resources": "resources",
+    "utility": "a utility",
 }  # fmt: skip
 _QUOTED = ',"\r\n'
 
