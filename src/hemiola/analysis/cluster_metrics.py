@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -62,6 +63,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         utility_of_certificate: the one over the other.
         jobs_declined: those that the policy would not take, whether or not they ran on what others left.
         decision_p50_s, decision_p99_s: what the policy took to decide (differs between repeats).
+        slo_attainment: of the requests answered or refused, the share answered within the objective. This and what follows
+            is None where the workload has no services.
+        requests_arrived, requests_answered, requests_refused, requests_waiting: the first is the sum of the others.
+        requests_missed: answered too late, or refused.
+        training_goodput: GPU-seconds of work, at the size that jobs asked for, per second until the last job arrived.
+        inference_goodput: requests answered within their objective per second.
+        loaned_gpu_s, loans: GPU-seconds of hosts in other hands, and how often one changed hands.
+        ceiling: the most that loans could multiply training's goodput by, over a static split.
     """
 
     jobs_submitted: int
@@ -89,6 +98,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     jobs_declined: int = 0
     decision_p50_s: float | None = None
     decision_p99_s: float | None = None
+    slo_attainment: float | None = None
+    requests_arrived: float | None = None
+    requests_answered: float | None = None
+    requests_refused: float | None = None
+    requests_missed: float | None = None
+    requests_waiting: float | None = None
+    training_goodput: float | None = None
+    inference_goodput: float | None = None
+    loaned_gpu_s: float | None = None
+    loans: int | None = None
+    ceiling: float | None = None
 
 
 def summary(run: Run, topology: Topology) -> Summary:
@@ -107,7 +127,7 @@ def summary(run: Run, topology: Topology) -> Summary:
         jobs_submitted=len(run.records),
         jobs_finished=len(finished),
         jobs_unfinished=len(run.records) - len(finished),
-        makespan_s=run.end_s - run.origin_s,
+        makespan_s=_makespan_s(run),
         jct_mean_s=_mean(jct_s),
         jct_p50_s=_percentile(jct_s, 50),
         jct_p95_s=_percentile(jct_s, 95),
@@ -131,12 +151,42 @@ def summary(run: Run, topology: Topology) -> Summary:
         jobs_declined=sum(bool(record.declined) for record in run.records),
         decision_p50_s=run.decision_p50_s,
         decision_p99_s=run.decision_p99_s,
+        **_serving(run),
     )
 
 
 def _utility(run: Run) -> float | None:
     values = [record.utility for record in run.records if record.utility is not None]
     return float(sum(values)) if values else None
+
+
+def _makespan_s(run: Run) -> float:
+    """To the end; where services go on, to the end of the last job."""
+    if run.serving is None or any(record.status in ("running", "waiting") for record in run.records):
+        return run.end_s - run.origin_s
+    ends = [record.finish_s for record in run.records if record.finish_s is not None]
+    return max(ends, default=run.end_s) - run.origin_s
+
+
+def _serving(run: Run) -> dict[str, Any]:
+    """What services and loans amounted to."""
+    if run.serving is None:
+        return {}
+    found = run.serving
+    sums = {
+        f"requests_{name}": math.fsum(getattr(one, name) for one in found.services)
+        for name in ("arrived", "answered", "refused", "missed", "waiting")
+    }
+    done = sums["requests_answered"] + sums["requests_refused"]
+    return {
+        **sums,
+        "slo_attainment": 1.0 - sums["requests_missed"] / done if done else 1.0,
+        "training_goodput": found.training_goodput,
+        "inference_goodput": found.inference_goodput,
+        "loaned_gpu_s": found.loaned_gpu_s,
+        "loans": found.loans,
+        "ceiling": found.ceiling,
+    }
 
 
 def conservation(run: Run, topology: Topology) -> None:

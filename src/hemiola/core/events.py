@@ -243,13 +243,16 @@ class ReplicaLost(msgspec.Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-class Load(msgspec.Struct, frozen=True, gc=False, tag=True):
+class Load(msgspec.Struct, frozen=True, gc=False, tag=True, omit_defaults=True):
     """What a service had to do in the last control interval; single requests never leave the driver.
 
     Attributes:
         requests_per_s: that arrived.
         queue: requests that wait.
         latency_s: at the share of requests that the service's objective names.
+        ongoing: requests that wait or are in hand, in the mean of the interval.
+        first_token_s, per_token_s: of a language model, in the mean: from a request to its first token, and from one token to
+            the next; 0 where not known.
     """
 
     time_s: float
@@ -257,6 +260,9 @@ class Load(msgspec.Struct, frozen=True, gc=False, tag=True):
     requests_per_s: float
     queue: int
     latency_s: float
+    ongoing: float = 0.0
+    first_token_s: float = 0.0
+    per_token_s: float = 0.0
 
 
 class LinkFeedback(msgspec.Struct, frozen=True, gc=False, tag=True):

@@ -10,12 +10,14 @@ import re
 import warnings
 from bisect import bisect_left
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.goodput import GoodputModel
+from hemiola.core.latency import LatencyProfile, Request
 from hemiola.core.resources import ResourceRequest
 from hemiola.core.roles import Roles
 from hemiola.core.utility import Utility
@@ -322,10 +324,17 @@ class RequestRate(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
 
 
 class Objective(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """That share of a service's requests is to be answered within that time."""
+    """That share of a service's requests is to be answered within that time.
+
+    Attributes:
+        first_token_s, per_token_s: of a language model, also to the first token, and from one to the next in the mean; None
+            where only the whole answer counts.
+    """
 
     latency_s: float
     share: float = 0.99
+    first_token_s: float | None = None
+    per_token_s: float | None = None
 
 
 class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="service"):
@@ -334,8 +343,16 @@ class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="serv
     Attributes:
         arrivals: rates of requests by ascending time; none arrive before the first.
         objective: what its users were promised.
-        replicas_min, replicas_max: runs on as few and as many as these.
+        replicas_min, replicas_max: runs on as few and as many as these; 0 as long as nobody asks.
         cold_start_s: from a replica's start until it takes requests.
+        latency: how long a replica takes; None where nobody knows, and then nothing can be simulated.
+        requests: single requests by ascending time, in place of `arrivals`.
+        burst_cv, burst_s: requests come in bursts: every `burst_s` seconds the rate is drawn anew, with this coefficient of
+            variation. Of `arrivals` only.
+        timeout_s: a request that has waited so long is refused.
+        cold_start_spread: cold starts are log-normal with that standard deviation of the logarithm; 0 for all equal.
+        replica_life_s: a replica that takes requests ends by itself after so long in the mean; infinite for never, 0 for at
+            once (it crashes again and again).
     """
 
     objective: Objective
@@ -343,11 +360,35 @@ class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="serv
     replicas_min: int = 0
     replicas_max: int = 1
     cold_start_s: float = 0.0
+    latency: LatencyProfile | None = None
+    requests: tuple[Request, ...] = ()
+    burst_cv: float = 0.0
+    burst_s: float = 5.0
+    timeout_s: float = 60.0
+    cold_start_spread: float = 0.0
+    replica_life_s: float = math.inf
+
+    @property
+    def settled_s(self) -> float:
+        """From when on nothing about its requests changes any more: the last rate's begin, or the last request."""
+        if self.requests:
+            return max(self.submit_s, self.requests[-1].time_s)
+        return max(self.submit_s, self.arrivals[-1].since_s) if self.arrivals else self.submit_s
 
     def flaw(self) -> str:
         """What is wrong with it, in words; "" if nothing is."""
         if self.gpus < 1:
             return f"it wants {self.gpus} GPUs for a replica"
+        if self.latency is not None and (flaw := self.latency.flaw()):
+            return flaw
+        if self.requests and self.arrivals:
+            return "it has both requests and rates of arrivals"
+        if any(then.time_s > now.time_s for then, now in pairwise(self.requests)):
+            return "its requests do not ascend by time_s"
+        if not (0 <= self.burst_cv < 10 and self.burst_s > 0 and self.timeout_s > 0):
+            return "burst_cv must be 0 or more and below 10, burst_s and timeout_s above 0"
+        if not (0 <= self.cold_start_spread < 5 and self.replica_life_s >= 0):
+            return "cold_start_spread must be 0 or more and below 5, replica_life_s 0 or more"
         if not 0 <= self.replicas_min <= self.replicas_max or not self.replicas_max:
             return f"it is to run on {self.replicas_min} to {self.replicas_max} replicas"
         if not (0 < self.objective.latency_s < math.inf and 0 < self.objective.share <= 1):

@@ -12,7 +12,16 @@ from hemiola.core.decisions import Decision
 from hemiola.core.job import Batch
 from hemiola.core.topology import Topology
 
-__all__ = ["Comparison", "GpuSeconds", "JobRecord", "LoggedDecision", "Run", "baseline_among"]
+__all__ = [
+    "Comparison",
+    "GpuSeconds",
+    "JobRecord",
+    "LoggedDecision",
+    "Run",
+    "ServiceRecord",
+    "ServingFigures",
+    "baseline_among",
+]
 
 
 class GpuSeconds(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +38,7 @@ class GpuSeconds(msgspec.Struct, frozen=True, kw_only=True):
         idle_fragmentation: free while jobs waited, none of which would have fitted by number.
         idle_no_demand: free with nobody asking for that many.
         down: on failed hosts.
+        serving: held by replicas of services.
     """
 
     useful: float
@@ -39,6 +49,7 @@ class GpuSeconds(msgspec.Struct, frozen=True, kw_only=True):
     idle_fragmentation: float
     idle_no_demand: float
     down: float
+    serving: float = 0.0
 
     @property
     def total(self) -> float:
@@ -87,6 +98,62 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     declined: str = ""
 
 
+class ServiceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one service. Requests are whole where they were simulated one by one.
+
+    Attributes:
+        gpus: of one replica.
+        objective_s, share: what its users were promised.
+        arrived, answered, refused, waiting: requests; the first is the sum of the others.
+        missed: answered too late, or refused.
+        slo_attainment: of those answered or refused, the share answered in time.
+        starts, losses: replicas that were started, and that crashed or were lost with their host.
+        held_gpu_s, ready_gpu_s: GPU-seconds of replicas, and of those that took requests.
+        rows: of each control interval: its end, requests per second, share answered in time, replicas, those that take
+            requests, requests that wait.
+    """
+
+    id: str
+    gpus: int
+    objective_s: float
+    share: float
+    arrived: float
+    answered: float
+    refused: float
+    missed: float
+    waiting: float
+    slo_attainment: float
+    starts: int
+    losses: int
+    held_gpu_s: float
+    ready_gpu_s: float
+    rows: tuple[tuple[float, float, float, int, int, float], ...] = ()
+
+
+class ServingFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What training and inference did for each other.
+
+    Attributes:
+        services: a record of each.
+        training_goodput: GPU-seconds of training's work, at the size that jobs asked for, done per second until the last job
+            arrived.
+        inference_goodput: requests answered within their objective, per second of the run.
+        loaned_gpu_s: GPU-seconds of hosts in other hands.
+        loans: how often a host changed hands.
+        ceiling: the most that loans could multiply training's goodput by, over a static split (`sched.board.ceiling`); None
+            without virtual clusters for both.
+        rows: whenever it changed: time, and by borrower the GPUs lent to it.
+    """
+
+    services: tuple[ServiceRecord, ...]
+    training_goodput: float
+    inference_goodput: float
+    loaned_gpu_s: float
+    loans: int
+    ceiling: float | None
+    rows: tuple[tuple[float, dict[str, int]], ...] = ()
+
+
 class LoggedDecision(msgspec.Struct, frozen=True):
     """A decision, when it was made, and whether it was carried out.
 
@@ -116,6 +183,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         interrupted: it was stopped before the end; what is there is true up to then.
         certificate: no schedule whatever could have reached more utility; None where no job has any.
         decision_p50_s, decision_p99_s: what the policy took to decide, of the instants at which it decided something.
+        serving: of services and loans; None where the workload has no services.
     """
 
     policy: str
@@ -134,6 +202,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     timeline: Any = None  # a hemiola.core.timeline.Timeline
     traffic: Any = None  # a TrafficLog, where it was recorded
+    serving: ServingFigures | None = None
     decisions: tuple[LoggedDecision, ...] = ()
     certificate: float | None = None
     decision_p50_s: float | None = None

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-__all__ = ["Loan", "VirtualCluster"]
+from hemiola.core.job import Job, Service
+
+__all__ = ["INFERENCE", "TRAINING", "Loan", "VirtualCluster", "cluster_of"]
+
+TRAINING, INFERENCE = "training", "inference"
+"""Where jobs and services belong that name no virtual cluster."""
 
 
 class VirtualCluster(msgspec.Struct, frozen=True):
@@ -32,3 +39,10 @@ class Loan(msgspec.Struct, frozen=True, gc=False):
     since_s: float
     due_s: float
     recalled: bool = False
+
+
+def cluster_of(job: Job, names: Iterable[str]) -> str:
+    """The virtual cluster that a job belongs to: its `queue`, where one is called so, else the one for its kind."""
+    if job.queue in names:
+        return job.queue
+    return INFERENCE if isinstance(job, Service) else TRAINING

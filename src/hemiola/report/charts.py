@@ -40,6 +40,7 @@ _BARS = ("jct_mean_s", "jct_p99_s", "makespan_s", "queueing_mean_s", "exposed_co
 _SPENT = (
     ("useful", "useful computation", "--useful", ""),
     ("exposed_communication", "exposed communication", "--exposed", ""),
+    ("serving", "replicas of services", "--policy-5", ""),
     ("checkpoint", "checkpoint and restore", "--checkpoint", ""),
     ("lost", "lost to failures", "--lost", ""),
     ("idle_waiting", "idle: a waiting job would have fitted by number", "--idle-0", ""),

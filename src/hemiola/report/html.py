@@ -35,6 +35,7 @@ from hemiola.report.charts import (
 )
 from hemiola.report.document import Chart, asset, document, policy_color, write_page
 from hemiola.report.metrics import Figures
+from hemiola.report.serving import SERVING_HEADS, serving_charts, serving_rows
 from hemiola.report.words import (
     COLUMNS,
     Column,
@@ -404,6 +405,7 @@ def charts(figures: Figures) -> list[Chart]:
         *bars(figures),
         differences(figures),
         completion(figures),
+        *serving_charts(comparison),
         *over_time(comparison),
         gpu_seconds(figures),
         tiers(figures),
@@ -417,6 +419,7 @@ def _body(figures: Figures, drawn: list[Chart]) -> Iterator[str]:
     comparison = figures.comparison
     yield header(figures)
     yield overview(figures)
+    yield services(figures)
     yield '<section class="grid">' + "".join(card(chart) for chart in drawn if chart.small) + "</section>"
     yield _seeds(figures)
     yield from (card(chart) for chart in drawn if not chart.small)
@@ -425,6 +428,18 @@ def _body(figures: Figures, drawn: list[Chart]) -> Iterator[str]:
     yield job_mix(comparison)
     yield cluster_facts(comparison.topology)
     yield notes(comparison)
+
+
+def services(figures: Figures) -> str:
+    """What services and loans came to; nothing without services."""
+    rows = serving_rows(figures)
+    if not rows:
+        return ""
+    about = (
+        "Goodput of training: work per second in GPU-seconds, until the last job arrived; of inference: requests answered within "
+        "the objective. Ceiling: the most that loans could multiply training's goodput by, over a static split."
+    )
+    return _section("Services and loans", about, _table(SERVING_HEADS, rows))
 
 
 def _seeds(figures: Figures) -> str:

@@ -55,6 +55,7 @@ class ComparisonTable:
         else:
             yield self._table(COLUMNS[:4], with_change=True)
             yield self._table(COLUMNS[4:], with_change=False)
+        yield from self._services(wide=options.max_width >= WIDE)
         if more := columns_of(self.figures)[len(COLUMNS) :]:
             yield self._table(more, with_change=True)
         yield from self._notes()
@@ -85,6 +86,25 @@ class ComparisonTable:
         for policy in self.figures.policies:
             drawn.add_row(self._name(policy), *self._cells(policy, columns, with_change))
         return drawn
+
+    def _services(self, *, wide: bool) -> Iterator[RenderableType]:
+        """What services and loans came to, in one table or in two."""
+        from rich import box
+        from rich.table import Table
+
+        from hemiola.report.serving import SERVING_HEADS, serving_rows
+
+        rows = serving_rows(self.figures)
+        last = len(SERVING_HEADS)
+        for part in (range(1, last),) if wide else (range(1, 5), range(5, last)):
+            if rows:
+                drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+                drawn.add_column("policy", overflow="fold", min_width=8, style="bold")
+                for i in part:
+                    drawn.add_column(SERVING_HEADS[i], justify="right", no_wrap=True)
+                for row in rows:
+                    drawn.add_row(row[0], *(row[i] for i in part))
+                yield drawn
 
     def _cells(self, policy: str, columns: Sequence[Column], with_change: bool) -> Iterator[str]:
         for column in columns:

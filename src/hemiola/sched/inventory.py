@@ -151,6 +151,7 @@ class Inventory:
         owed: by host, how many are to be blocked in all, where some of them are still occupied; none of its
             GPUs is free then.
         spare: what hosts have left beside GPUs.
+        hidden: by host, free GPUs that nobody is to see for the moment (`hiding`).
     """
 
     __slots__ = (
@@ -163,6 +164,7 @@ class Inventory:
         "down_hosts",
         "free",
         "gpu_types",
+        "hidden",
         "island_masks",
         "masks",
         "owed",
@@ -193,6 +195,7 @@ class Inventory:
         self.released_gpus = 0
         self.blocked: dict[int, int] = {}
         self.owed: dict[int, int] = {}
+        self.hidden: dict[int, int] = {}
         self.spare = Spare(hosts.names)
         for host, resources in enumerate(hosts.resources):
             if resources is not UNCOUNTED and resources != UNCOUNTED:
@@ -234,6 +237,9 @@ class Inventory:
         masks, down = self.masks, self.down
         for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
             free = masks[host]
+            if self.hidden and host in self.hidden and not free & mask:
+                self.hidden[host] ^= mask
+                continue
             if free & mask != mask:
                 raise InternalError(f"GPUs {mask:b} of host {host} are not free ({free:b})")
             masks[host] = free ^ mask
@@ -245,6 +251,9 @@ class Inventory:
         masks, down = self.masks, self.down
         for host, mask in zip(placement.hosts, placement.masks):  # noqa: B905 - as long by construction
             free = masks[host]
+            if self.hidden and host in self.hidden:
+                self.hidden[host] |= mask
+                continue
             if free & mask:
                 raise InternalError(f"GPUs {mask:b} of host {host} are free already ({free:b})")
             masks[host] = free | mask
@@ -341,6 +350,22 @@ class Inventory:
         change = mask.bit_count() - self.masks[host].bit_count()
         self.masks[host] = mask
         self._count(host, change)
+
+    @contextmanager
+    def hiding(self, hosts: Iterable[int]) -> Iterator[None]:
+        """Nothing of these hosts seems free for the moment; what is given back there meanwhile is free afterwards."""
+        kept = [host for host in hosts if not self.down[host]]
+        self.hidden = {host: self.masks[host] for host in kept}
+        for host in kept:
+            self._show(host, 0)
+            self.pool_of[host].capacity -= self.all_masks[host].bit_count()
+        try:
+            yield
+        finally:
+            found, self.hidden = self.hidden, {}
+            for host, mask in found.items():
+                self._show(host, mask)
+                self.pool_of[host].capacity += self.all_masks[host].bit_count()
 
     def is_free_on(self, host: int, mask: int) -> bool:
         """Whether these GPUs of one host are there, up and free."""

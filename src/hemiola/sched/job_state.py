@@ -145,11 +145,14 @@ class ServiceState(msgspec.Struct, eq=False):
     Attributes:
         replicas: where each runs, and whether it takes requests yet; in the order in which they were started.
         load: what it had to do last; None before the first word of it.
+        losses, lost_s: how often a replica was lost, and when last.
     """
 
     service: Service
     replicas: dict[Placement, bool] = msgspec.field(default_factory=dict)
     load: Load | None = None
+    losses: int = 0
+    lost_s: float = -math.inf
 
     def key(self, place: Placement) -> str:
         """Under which one of its replicas has what it has beside GPUs."""

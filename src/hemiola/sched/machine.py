@@ -613,6 +613,8 @@ class StateMachine:
                     if free[host] & mask != mask:
                         raise InternalError(f"a replica of {service.service.id} shares GPUs of host {host}")
                     free[host] ^= mask
+        for host, mask in inventory.hidden.items():
+            free[host] ^= mask
         if free != inventory.masks:
             raise InternalError("free GPUs do not match the running jobs")
         up = [0 if inventory.down[h] else mask.bit_count() for h, mask in enumerate(free)]

@@ -125,6 +125,7 @@ class ServiceHandlers:
         state = self._view.services.get(event.job_id)
         if state is not None and event.placement in state.replicas:
             self._give_up(state, (event.placement,))
+            state.losses, state.lost_s = state.losses + 1, event.time_s
 
     def loaded(self, event: Load) -> None:
         """What it had to do last."""

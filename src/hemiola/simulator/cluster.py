@@ -35,7 +35,8 @@ from hemiola.core.decisions import (
 from hemiola.core.errors import InputError, InternalError, PolicyError
 from hemiola.core.events import Arrived, Event, Finished, Measured, NodeBack, NodeLost, Timer
 from hemiola.core.goodput import GoodputModel
-from hemiola.core.job import Batch, Configuration, Elastic
+from hemiola.core.job import Batch, Configuration, Elastic, Service
+from hemiola.core.result import ServingFigures
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.cost.goodput import (
     TrainingStep,
@@ -51,11 +52,17 @@ from hemiola.sched.job_state import JobState
 from hemiola.sched.loop import why_not
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.records import Account, IdleLedger, SimulatedReplay
+from hemiola.simulator.serving.cluster import Serving, ServingRules
+from hemiola.simulator.serving.loans import LoanLedger
 from hemiola.simulator.task import ElasticTask, Task
 
 __all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 
-NODE, FINISH, TIMER, READY, NOISE = 0, 1, 2, 3, 4
+SERVICE_KINDS: frozenset[type] = frozenset({Scale, Lend, Reclaim})
+"""What is carried out where there are services, too."""
+GIVE_UP_S = 7200.0
+"""So long after requests stopped changing and with no job running, those that wait are taken to wait for ever."""
+NODE, FINISH, TIMER, READY, NOISE, SERVICE = 0, 1, 2, 3, 4, 5
 IDLE_TIMERS = 100_000
 MOST_GOODPUTS = 200_000
 SHARE_SLACK = 1e-6
@@ -171,8 +178,9 @@ class SimulatedDriver(SimulatedReplay):
         progress: Callable[[int], None] | None = None,
         supports: Set[type] | None = None,
     ) -> None:
+        self._of_services = SERVICE_KINDS
         if supports is not None:
-            self.supports = self.supports & supports
+            self.supports, self._of_services = self.supports & supports, SERVICE_KINDS & supports
         self.view = view
         self.tasks: dict[str, Task] = {}
         self.ledger = IdleLedger(view)
@@ -204,9 +212,29 @@ class SimulatedDriver(SimulatedReplay):
         self._progress = progress
         self._tiers = len(view.topology.tiers)
         self._elsewhere = model.recorded_elsewhere
+        self._serving: Serving | None = None
+        self._idle_since_s = math.inf
+        self._deadlines: dict[int, float] = {}
         for event in node_events:
             self._push(event.time_s, NODE, event, 0)
             self._node_events_left += 1
+
+    def serve(self, services: Sequence[Service], rules: ServingRules) -> None:
+        """Run services beside the jobs; before the first event."""
+        if not services:
+            return
+        self._serving = Serving(
+            services,
+            rules,
+            lambda time_s, what, version: self._push(time_s, SERVICE, what, version),
+            record=self._record,
+        )
+        self.supports = self.supports | self._of_services
+        self._loans = LoanLedger(self.view, self.tasks)
+        for service in services:
+            self._push(service.submit_s, SERVICE, service, 0)
+        first_s = services[0].submit_s
+        self.origin_s = self.now = min(self.origin_s, first_s) if self._jobs else first_s
 
     # ---- events -----------------------------------------------------------------------------
 
@@ -222,6 +250,7 @@ class SimulatedDriver(SimulatedReplay):
         arrived = idle_timers = 0
         arrival_s = jobs[0].submit_s if jobs else inf
         now = self.now
+        serving = self._serving
         while not self.stop:
             if self._unsettled or self._fresh:
                 changes = self._settle(now)
@@ -240,7 +269,10 @@ class SimulatedDriver(SimulatedReplay):
                     pop(heap)
                 due_s = inf
             next_s = due_s if due_s < arrival_s else arrival_s
-            if arrived == total:
+            if arrived == total and serving is not None:
+                if self._is_over(now, total):
+                    return
+            elif arrived == total:
                 if not heap or self.ended >= total:
                     if self._quiet is not None:
                         self.now, self.ledger = self._quiet
@@ -254,6 +286,9 @@ class SimulatedDriver(SimulatedReplay):
                     self._quiet = now, copy.copy(self.ledger)
             if next_s > now:
                 pass_time(next_s - now, self._down_gpus)
+                if serving is not None:
+                    serving.pass_time(next_s - now)
+                    self._loans.pass_time(now, next_s - now)
                 now = self.now = next_s
             batch: list[Event] = []
             while due_s <= now:
@@ -269,6 +304,9 @@ class SimulatedDriver(SimulatedReplay):
                 elif kind == READY:
                     if what.version == version:
                         self._enter_network(what)
+                elif kind == SERVICE:
+                    if (event := self._serve(what, version, now)) is not None:
+                        batch.append(event)
                 elif kind == NOISE:
                     if what.watch == version and what.placement is not None:
                         batch.append(self._renoise(what, now))
@@ -284,9 +322,32 @@ class SimulatedDriver(SimulatedReplay):
                 batch.append(Arrived(now, job))
                 arrived += 1
                 arrival_s = jobs[arrived].submit_s if arrived < total else inf
+                if serving is not None and arrived == total:
+                    self._loans.note_work(now)
             if batch:
                 self.events_seen += len(batch)
                 yield batch
+
+    def _serve(self, what: Any, version: int, now: float) -> Event | None:
+        """Something of a service is due."""
+        assert self._serving is not None
+        if isinstance(what, Service):
+            self._serving.arrive(what, now)
+            return Arrived(now, what)
+        return self._serving.due(what, version, now)
+
+    def _is_over(self, now: float, total: int) -> bool:
+        """Whether nothing new happens any more: requests come as they came, and no job is left, or none that ever starts."""
+        assert self._serving is not None
+        if now < self._serving.settled_s:
+            return False
+        if self.ended >= total:
+            return True
+        if self.view.running or self._node_events_left:
+            self._idle_since_s = math.inf
+            return False
+        self._idle_since_s = min(self._idle_since_s, now)
+        return now - self._idle_since_s > GIVE_UP_S
 
     def _check_alive(self, idle_timers: int) -> None:
         if idle_timers > IDLE_TIMERS:
@@ -341,6 +402,8 @@ class SimulatedDriver(SimulatedReplay):
                 task.settle(event.time_s)
                 lost[state.id] = task.roll_back()
                 self._leave(task, event.time_s, 4)
+        if self._serving is not None:
+            self._serving.lose_host(event.host, event.time_s)
         return NodeLost(event.time_s, event.host, lost)
 
     # ---- decisions --------------------------------------------------------------------------
@@ -366,6 +429,15 @@ class SimulatedDriver(SimulatedReplay):
                     self._unsettled = True
             case Reallocate():
                 self._reallocate(decision)
+            case Scale() if self._serving is not None:
+                now = self.view.now
+                self._serving.scale(
+                    decision, now, lambda place: self._wait_for_handover(place, now), self._keep_busy
+                )
+            case Lend() | Reclaim() if self._serving is not None:
+                self._loans.note(decision)
+                if isinstance(decision, Reclaim):
+                    self._deadlines |= dict.fromkeys(decision.hosts, decision.deadline_s)
             case Align() | Scale() | Lend() | Reclaim():
                 raise InternalError(f"{decision} was to be carried out", "please report it")
             case _:
@@ -601,9 +673,23 @@ class SimulatedDriver(SimulatedReplay):
             return
         save_s = self._costs.of(task.job)[0]
         task.saved_s = now + save_s
+        if self._deadlines:
+            self._cut_short(task, placement, now)
         if save_s:
-            for host, mask in zip(placement.hosts, placement.masks, strict=True):
-                self._handover.setdefault(host, []).append((mask, now + save_s))
+            self._keep_busy(placement, task.saved_s)
+
+    def _cut_short(self, task: Task, placement: Placement, now: float) -> None:
+        """On a host that was recalled it is killed at the deadline: what it had not saved by then is lost."""
+        deadlines = [self._deadlines.get(host, -math.inf) for host in placement.hosts]
+        limit_s = min((one for one in deadlines if one >= now), default=math.inf)
+        if task.saved_s > limit_s:
+            task.roll_back()
+            task.saved_s = limit_s
+
+    def _keep_busy(self, placement: Placement, until_s: float) -> None:
+        """Who had these GPUs still needs them until then."""
+        for host, mask in zip(placement.hosts, placement.masks, strict=True):
+            self._handover.setdefault(host, []).append((mask, until_s))
 
     def _wait_for_handover(self, placement: Placement, now: float) -> float:
         """Seconds until the GPUs' last holders have saved their state."""
@@ -628,6 +714,13 @@ class SimulatedDriver(SimulatedReplay):
         for task in self.tasks.values():
             if task.placement is not None:
                 self._leave(task, now, 5)
+
+    def serving(self) -> ServingFigures | None:
+        """Of services and loans; None without services."""
+        if self._serving is None:
+            return None
+        self._serving.close(self.now)
+        return self._loans.figures(self._serving.records(), self.origin_s, self.now)
 
     @property
     def accounts(self) -> Mapping[str, Account]:

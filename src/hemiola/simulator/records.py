@@ -10,12 +10,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from hemiola.core.decisions import Placement
-from hemiola.core.job import Batch
-from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run
+from hemiola.core.errors import InputError
+from hemiola.core.job import Batch, Service
+from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run, ServingFigures
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.sched.job_state import JobState
 from hemiola.sched.loop import Driver
 from hemiola.sched.view import ClusterView
+from hemiola.simulator.serving.cluster import ServingRules
 
 __all__ = ["Account", "IdleLedger", "SimulatedReplay", "build_run"]
 
@@ -104,6 +106,22 @@ class SimulatedReplay(Driver):
     def accounts(self) -> Mapping[str, Account]:
         """The jobs that arrived, by id."""
 
+    def serve(self, services: Sequence[Service], rules: ServingRules) -> None:
+        """Run services beside the jobs; before the first event.
+
+        Raises:
+            InputError: there is no such thing under these rules.
+        """
+        if services:
+            raise InputError(
+                f"services, {services[0].id!r} among them, cannot be run by these rules",
+                "use --semantics event-driven",
+            )
+
+    def serving(self) -> ServingFigures | None:
+        """Of services and loans; None without services."""
+        return None
+
     def ideal_s(self, job: Batch) -> float:
         """Run time of a job that can run here on its best placement, alone."""
         return job.duration_s
@@ -147,13 +165,15 @@ def build_run(
     records = tuple(
         _record(job, driver, view.jobs.get(job.id), refused.get(job.id, ""), interrupted) for job in jobs
     )
+    serving = driver.serving()
     return Run(
         policy=policy,
         seed=seed,
         semantics=semantics,
         origin_s=driver.origin_s,
         end_s=driver.now,
-        gpu_seconds=_gpu_seconds(driver, records),
+        gpu_seconds=_gpu_seconds(driver, records, serving),
+        serving=serving,
         records=records,
         decisions_made=decisions_made,
         decisions_refused=decisions_refused,
@@ -179,7 +199,9 @@ def _by_record(log: AnyLog, jobs: Sequence[Batch], refused: dict[str, str]) -> A
     return replace(log, job=place[log.job])
 
 
-def _gpu_seconds(driver: SimulatedReplay, records: tuple[JobRecord, ...]) -> GpuSeconds:
+def _gpu_seconds(
+    driver: SimulatedReplay, records: tuple[JobRecord, ...], serving: ServingFigures | None
+) -> GpuSeconds:
     ledger = driver.ledger
     more = list(driver.resized())
     return GpuSeconds(
@@ -192,6 +214,7 @@ def _gpu_seconds(driver: SimulatedReplay, records: tuple[JobRecord, ...]) -> Gpu
         idle_fragmentation=ledger.fragmentation_gpu_s,
         idle_no_demand=ledger.no_demand_gpu_s,
         down=ledger.down_gpu_s,
+        serving=sum(one.held_gpu_s for one in serving.services) if serving else 0.0,
     )
 
 

@@ -42,6 +42,7 @@ class Rules(ABC):
         policies: the policies that exist under these rules, by name.
         default_policies: those compared where none is named.
         uses_profiles: whether a job's model matters to its speed under these rules.
+        runs_services: whether services run beside jobs under these rules.
         fitted: whether all-reduces go by schedules that fit the links (`cost.iteration.IterationModel`).
     """
 
@@ -49,6 +50,7 @@ class Rules(ABC):
     policies: ClassVar[Mapping[str, type[Policy]]]
     default_policies: ClassVar[tuple[str, ...]]
     uses_profiles: ClassVar[bool] = False
+    runs_services: ClassVar[bool] = False
     fitted: bool = False
 
     @abstractmethod
@@ -123,6 +125,7 @@ class Semantics(Rules):
     policies = POLICIES
     default_policies = ("fifo", "tiresias", "dally")
     uses_profiles = True
+    runs_services = True
 
     def changed(
         self,

@@ -18,13 +18,18 @@ import msgspec
 
 from hemiola.core.errors import InputError
 from hemiola.core.events import NodeBack, NodeLost
+from hemiola.core.hostlist import expand
 from hemiola.core.job import Workload
 from hemiola.core.result import Comparison
 from hemiola.core.topology import Topology
 from hemiola.core.units import parse_duration
+from hemiola.core.virtual_cluster import VirtualCluster
 from hemiola.cost.profiles import ProfileLibrary
 from hemiola.simulator.rules import Rules, semantics_by_name
+from hemiola.simulator.serving.cluster import Fidelity, ServingRules
 from hemiola.simulator.simulate import Progress, Recording, simulate, without_collection
+from hemiola.trace.requests import RequestTrace
+from hemiola.trace.workloads.services import ServiceEntry, service_of
 
 __all__ = ["DEMO", "Prepared", "Scenario", "load_scenario", "prepare", "run_scenario"]
 
@@ -50,6 +55,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         skip_bad_rows: leave rows out that cannot be used, and count them.
         preemption_cost: multiplies every save and load; 0 makes pre-emption free.
         checkpoint_interval: a host failure loses the work since the last multiple of it ("30min").
+        clusters: virtual clusters by name: their hosts as a list of names, or of numbers from 0 ("0-7,9").
+        services: what runs beside the jobs and answers requests (`trace.workloads.services.ServiceEntry`).
+        serving: how requests are simulated: "fluid", or "requests" one by one.
+        control_interval: from one word of a service's load to the next.
     """
 
     workload: str = ""
@@ -69,6 +78,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skip_bad_rows: bool = False
     preemption_cost: float = 1.0
     checkpoint_interval: str = "30min"
+    clusters: dict[str, str] = {}
+    services: tuple[ServiceEntry, ...] = ()
+    serving: Fidelity = "fluid"
+    control_interval: str = "15s"
 
 
 DEMO = Scenario(
@@ -103,8 +116,18 @@ def load_scenario(path: str | Path) -> Scenario:
         known = ", ".join(Scenario.__struct_fields__)
         raise InputError(f"{path}: {error}", f"the keys of a scenario are {known}") from error
     names = ("workload", "journal", "cluster", "profiles", "recorded_on", "failures")
-    changes = {name: _beside(file, getattr(scenario, name)) for name in names}
-    return msgspec.structs.replace(scenario, **changes)
+    changes: dict[str, Any] = {name: _beside(file, getattr(scenario, name)) for name in names}
+    return msgspec.structs.replace(
+        scenario, **changes, services=tuple(_requests_beside(file, one) for one in scenario.services)
+    )
+
+
+def _requests_beside(file: Path, service: ServiceEntry) -> ServiceEntry:
+    """The service, with the path of its requests made one beside this file."""
+    if service.requests_from is None:
+        return service
+    path = msgspec.structs.replace(service.requests_from, path=_beside(file, service.requests_from.path))
+    return msgspec.structs.replace(service, requests_from=path)
 
 
 def _beside(file: Path, text: str) -> str:
@@ -136,6 +159,8 @@ class Prepared:
         mix: how models are drawn; "none" where the rules know none.
         node_events: hosts that fail and return.
         recorded_on: the cluster that the run times were measured on, if another.
+        traces: of the scenario's services the requests that they name; None for one that names none.
+        clusters: virtual clusters.
     """
 
     scenario: Scenario
@@ -145,6 +170,14 @@ class Prepared:
     mix: str
     node_events: tuple[NodeLost | NodeBack, ...]
     recorded_on: Topology | None
+    traces: tuple[RequestTrace | None, ...] = ()
+    clusters: tuple[VirtualCluster, ...] = ()
+
+    @property
+    def serving(self) -> ServingRules:
+        """How services are simulated."""
+        interval_s = parse_duration(self.scenario.control_interval)
+        return ServingRules(fidelity=self.scenario.serving, interval_s=interval_s)
 
     @property
     def rules(self) -> Rules:
@@ -171,7 +204,15 @@ def _made(prepared: Prepared, seed: int) -> Workload:
         jobs = generate(prepared.scenario.workload, seed, gpus=prepared.topology.gpus)
         if limit:
             jobs = msgspec.structs.replace(jobs, jobs=jobs.jobs[:limit])
-    return assign(jobs, prepared.library, mix=prepared.mix, seed=seed)
+    services = tuple(
+        service_of(entry, trace, seed)
+        for entry, trace in zip(prepared.scenario.services, prepared.traces, strict=True)
+    )
+    notes = tuple(note for trace in prepared.traces if trace for note in trace.notes)
+    made = assign(jobs, prepared.library, mix=prepared.mix, seed=seed)
+    if not services:
+        return made
+    return msgspec.structs.replace(made, services=(*made.services, *services), notes=(*made.notes, *notes))
 
 
 class Served(NamedTuple):
@@ -201,6 +242,7 @@ def prepare(
     """
     from hemiola.cost.profiles import load_library
     from hemiola.kernels.generate import is_generator_spec
+    from hemiola.trace.requests import read_requests
     from hemiola.trace.topologies import read_topology
 
     _check(scenario)
@@ -218,9 +260,15 @@ def prepare(
     prepared = Prepared(
         scenario, topology, read, library, mix, _failures(scenario, topology),
         read_topology(scenario.recorded_on) if scenario.recorded_on else None,
+        tuple(read_requests(one.requests_from.path) if one.requests_from else None for one in scenario.services),
+        tuple(VirtualCluster(name, _hosts(name, text, topology)) for name, text in scenario.clusters.items()),
     )  # fmt: skip
     first = prepared.workload(0)
     say(f"workload: {first.name}, {len(first.jobs):,} jobs, read as {first.format} ({first.why})")
+    for service in first.services:
+        say(
+            f"service: {service.id}, {service.replicas_min} to {service.replicas_max} replicas with {service.gpus} GPUs each"
+        )
     if first.skipped:
         say("left out: " + "; ".join(f"{n:,} rows: {why}" for why, n in sorted(first.skipped.items())))
     return prepared
@@ -251,7 +299,36 @@ def run_scenario(
         recorded_on=prepared.recorded_on,
         recording=recording,
         progress=progress,
+        clusters=prepared.clusters,
+        serving=prepared.serving,
     )
+
+
+def _hosts(cluster: str, text: str, topology: Topology) -> tuple[int, ...]:
+    """The hosts of a virtual cluster: names of the topology's, or numbers from 0 where none is called so."""
+    names = {name: i for i, name in enumerate(topology.hosts.names)}
+    listed = (
+        expand(text)
+        if re.search(r"[^0-9,\- ]", text)
+        else [name for part in text.split(",") for name in _counted(part)]
+    )
+    hosts = []
+    for name in listed:
+        host = names.get(name, int(name) if name.isdecimal() else -1)
+        if not 0 <= host < len(topology.hosts):
+            raise InputError(
+                f"virtual cluster {cluster!r}: there is no host {name!r}", "name hosts, or numbers from 0"
+            )
+        hosts.append(host)
+    return tuple(hosts)
+
+
+def _counted(part: str) -> list[str]:
+    """ "3", or "0-7"."""
+    first, dash, last = part.strip().partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        raise InputError(f"{part!r} is no number of a host", 'write "0-7,9", or names')
+    return [str(number) for number in range(int(first), int(last if dash else first) + 1)]
 
 
 def _check(scenario: Scenario) -> None:

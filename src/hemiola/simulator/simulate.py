@@ -22,6 +22,7 @@ from hemiola.core.events import NodeBack, NodeLost
 from hemiola.core.job import Batch, Service, Workload
 from hemiola.core.result import Comparison, LoggedDecision, Run, baseline_among
 from hemiola.core.topology import Topology
+from hemiola.core.virtual_cluster import VirtualCluster
 from hemiola.cost.iteration import IterationModel, goes_by_schedules, recorded_as
 from hemiola.kernels.fluid import warm_up
 from hemiola.sched.loop import run_loop
@@ -33,6 +34,7 @@ from hemiola.sched.view import ClusterView
 from hemiola.simulator.certified import certificate_of
 from hemiola.simulator.records import SimulatedReplay, build_run
 from hemiola.simulator.rules import Rules, Semantics
+from hemiola.simulator.serving.cluster import ServingRules
 
 __all__ = ["Progress", "Recording", "in_order", "policies_by_text", "simulate"]
 
@@ -79,6 +81,8 @@ def simulate(
     recorded_on: Topology | None = None,
     recording: Recording | None = None,
     progress: Progress | None = None,
+    clusters: Sequence[VirtualCluster] = (),
+    serving: ServingRules | None = None,
 ) -> Comparison:
     """Run every policy on the same jobs, cluster and seeds.
 
@@ -95,6 +99,9 @@ def simulate(
             Give the same one to comparisons on several fabrics.
         recording: what to keep.
         progress: called now and then with (policy, seed, jobs ended, jobs).
+        clusters: virtual clusters, by whose names jobs and services say where they belong (`queue`); those that name none
+            belong to "training" and "inference".
+        serving: how services are simulated; as a fluid unless given.
 
     Returns:
         All runs. After Ctrl-C those done so far, the last one marked as interrupted; if the baseline has none of
@@ -120,7 +127,7 @@ def simulate(
     first: Workload | None = None
     for seed in seeds:
         workload = _workload(jobs, seed)
-        _refuse_services(workload, named, semantics)
+        _check_services(workload, named, semantics)
         first = first or workload
         notes += [note for note in workload.notes if note not in notes]
         if semantics.uses_profiles and (told := _on_types(workload.jobs, topology)) and told not in notes:
@@ -128,7 +135,7 @@ def simulate(
         if semantics.fitted and (told := _as_rings(workload.jobs)) not in notes:
             notes.append(told)
         workloads[seed] = workload.jobs
-        _check_jobs(workload.jobs)
+        _check_jobs(workload)
         wanted, told = _by_types(workload.jobs, topology)
         if told and told not in notes:
             notes.append(told)
@@ -140,7 +147,7 @@ def simulate(
             run = run_one(
                 wanted, topology, policy, name=name, seed=seed, semantics=semantics,
                 node_events=node_events, recorded_on=recorded_on, recording=recording or Recording(),
-                progress=progress,
+                progress=progress, services=workload.services, clusters=clusters, serving=serving or ServingRules(),
             )  # fmt: skip
             runs.append(run)
             if run.interrupted:
@@ -201,7 +208,7 @@ def _workload(jobs: Workload | Sequence[Batch] | Callable[[int], Workload], seed
     return in_order(jobs)
 
 
-def _refuse_services(workload: Workload, policies: Mapping[str, Policy], semantics: Rules) -> None:
+def _check_services(workload: Workload, policies: Mapping[str, Policy], semantics: Rules) -> None:
     """Whoever knows nothing of services would leave them out in silence."""
     if not workload.services:
         return
@@ -210,14 +217,27 @@ def _refuse_services(workload: Workload, policies: Mapping[str, Policy], semanti
         if Service not in policy.job_kinds:
             raise PolicyError(
                 f"the policy {name!r} knows no services, and {which}",
-                "leave services out of the workload, or name a policy that places them",
+                "leave services out of the workload, or name a policy that places them: fapes, lyra, static-split, elastic",
             )
-    raise InputError(f"{semantics.name} runs no services, and {which}", "leave services out of the workload")
+    if not semantics.runs_services:
+        raise InputError(
+            f"{semantics.name} runs no services, and {which}", "leave services out of the workload"
+        )
+    for service in workload.services:
+        if flaw := service.flaw() or (
+            "" if service.latency else "nobody says how long a replica takes (latency)"
+        ):
+            raise InputError(f"service {service.id!r} cannot be simulated: {flaw}", "correct it")
+        if not (service.arrivals or service.requests):
+            raise InputError(f"service {service.id!r} has no requests", "give it arrivals or requests")
 
 
 def in_order(workload: Workload) -> Workload:
     """The same jobs in order of arrival, ties as they were given."""
     ordered = tuple(sorted(workload.jobs, key=lambda job: job.submit_s))
+    if len(workload.services) > 1:
+        services = tuple(sorted(workload.services, key=lambda service: service.submit_s))
+        workload = msgspec.structs.replace(workload, services=services)
     return workload if ordered == workload.jobs else msgspec.structs.replace(workload, jobs=ordered)
 
 
@@ -300,10 +320,11 @@ class _Stopper:
         self._driver.stop = True
 
 
-def _check_jobs(jobs: tuple[Batch, ...]) -> None:
-    if not jobs:
+def _check_jobs(workload: Workload) -> None:
+    jobs = workload.jobs
+    if not jobs and not workload.services:
         raise InputError("the workload has no jobs", "look at what its reader left out, and why")
-    seen: set[str] = set()
+    seen: set[str] = {service.id for service in workload.services}
     for job in jobs:
         if job.id in seen:
             raise InputError(f"two jobs are called {job.id!r}", "give every job an id of its own")
@@ -343,11 +364,15 @@ def run_one(
     recorded_on: Topology | None,
     recording: Recording,
     progress: Progress | None,
+    services: tuple[Service, ...] = (),
+    clusters: Sequence[VirtualCluster] = (),
+    serving: ServingRules | None = None,
 ) -> Run:
     """One policy on one workload; ends early, marked as interrupted, on Ctrl-C."""
     policy = _seeded(policy, seed)
     model = IterationModel(topology, recorded_on, fitted=semantics.fitted)
-    view = ClusterView(topology, semantics.estimates(model), now=jobs[0].submit_s)
+    began_s = min([one.submit_s for one in (*jobs[:1], *services[:1])])
+    view = ClusterView(topology, semantics.estimates(model), now=began_s, clusters=clusters)
     machine = StateMachine(view)
     admitted, refused = _admit(jobs, machine, lambda job: semantics.refusal(job, policy, topology))
     report = None
@@ -357,7 +382,13 @@ def run_one(
         view, admitted, model, node_events=node_events, record=recording.timeline,
         record_traffic=recording.traffic, progress=report,
     )  # fmt: skip
+    for service in services:
+        _check_fits(service, view)
+    rules = msgspec.structs.replace(serving or ServingRules(), seed=seed)
+    driver.serve(services, rules)
     card = semantics.card(policy, seed)
+    if services:
+        card["services"] = f"{rules.fidelity}; load is told each {rules.interval_s:g} s"
     if recorded_on is not None:
         card["recorded on"] = f"run times are those of {recorded_on.name}: equally many iterations here"
     log: list[LoggedDecision] = []
@@ -374,6 +405,15 @@ def run_one(
         interrupted=driver.stop, decision_s=timed.seconds,
         certificate=None if driver.stop else certificate_of(view, admitted, driver),
     )  # fmt: skip
+
+
+def _check_fits(service: Service, view: ClusterView) -> None:
+    """Whether a replica could run anywhere here."""
+    why = view.reaches.of(service.gpus, service.gpu_type, service.required, service.preferred, service.hosts)
+    if isinstance(why, str):
+        raise InputError(
+            f"a replica of service {service.id!r} could never run here: {why}", "give it what there is"
+        )
 
 
 class _Timed(Policy):

@@ -20,7 +20,7 @@ import msgspec
 
 from hemiola.analysis.cluster_metrics import finish_time_fairness, summary
 from hemiola.core.errors import DAMAGED, FormatError, InputError
-from hemiola.core.result import Comparison, JobRecord, Run
+from hemiola.core.result import Comparison, JobRecord, Run, ServiceRecord
 from hemiola.core.topology import Topology
 from hemiola.trace.atomic import replacing
 
@@ -113,14 +113,21 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
 def _run(run: Run, topology: Topology) -> dict[str, Any]:
     head = {"policy": run.policy, "seed": run.seed, "semantics": run.semantics}
     figures = msgspec.to_builtins(summary(run, topology))
-    tail = {
+    tail: dict[str, Any] = {
         "interrupted": run.interrupted,
         "origin_s": run.origin_s,
         "end_s": run.end_s,
         "events": run.events,
         "speed_changes": run.speed_changes,
     }
+    if run.serving is not None:
+        tail["services"] = [_service(one) for one in run.serving.services]
     return {**head, **figures, **tail}
+
+
+def _service(record: ServiceRecord) -> dict[str, Any]:
+    """A service's figures, without its rows over time."""
+    return {name: getattr(record, name) for name in ServiceRecord.__struct_fields__ if name != "rows"}
 
 
 def _topology(topology: Topology) -> dict[str, Any]:

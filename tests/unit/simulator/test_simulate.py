@@ -295,6 +295,12 @@ class Stubborn(Policy):
         raise AssertionError("something runs")
 
 
+class Elsewhere(Semantics):
+    """Rules under which there are no services."""
+
+    runs_services = False
+
+
 class Serving(Policy):
     """Knows services, too."""
 
@@ -311,4 +317,6 @@ def test_services_are_refused_by_who_would_leave_them_out() -> None:
     with pytest.raises(PolicyError, match=r"'fifo' knows no services.*'chat'"):
         simulate(workload, cluster([4]), ["fifo"])
     with pytest.raises(InputError, match=r"runs no services.*'chat'"):
+        simulate(workload, cluster([4]), [Serving()], semantics=Elsewhere())
+    with pytest.raises(InputError, match=r"'chat' cannot be simulated: nobody says how long a replica takes"):
         simulate(workload, cluster([4]), [Serving()])

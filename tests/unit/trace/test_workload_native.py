@@ -22,6 +22,7 @@ from hemiola.core.job import (
     Workload,
     batch_job,
 )
+from hemiola.core.latency import BatchTime, LatencyProfile, Request
 from hemiola.trace.workloads import read_workload, write_workload
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -188,6 +189,41 @@ def test_every_kind_of_job_is_read_back(tmp_path: Path) -> None:
     assert [type(job).__name__ for job in (*read.jobs, *read.services)] == ["Batch", "Elastic", "Service"]
 
 
+def test_services_are_rows_of_a_table(tmp_path: Path) -> None:
+    answered = msgspec.structs.replace(
+        SERVICE, latency=LatencyProfile((BatchTime(1, 0.2), BatchTime(8, 0.4))), timeout_s=30.0, burst_cv=0.5
+    )
+    jobs = (batch_job(id="a", submit_s=0.0, gpus=2, duration_s=60.0, gpus_max=4),)
+    written = Workload(jobs=jobs, services=(answered, msgspec.structs.replace(SERVICE, id="other")))
+    write_workload(written, tmp_path / "w.csv")
+    read = read_workload(tmp_path / "w.csv")
+    assert (read.jobs, read.services) == (written.jobs, written.services)
+
+
+def test_a_service_takes_its_requests_from_a_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "rates.csv").write_text("time_s,requests_per_s\n0,3\n600,5\n")
+    (tmp_path / "w.json").write_text(
+        '{"schema":"hemiola.workload/1","services":[{"id":"a","gpus":1,"submit_s":10,"objective":{"latency_s":1},'
+        '"requests_from":{"path":"rates.csv","scale":2,"span_s":1200}}]}'
+    )
+    (service,) = read_workload(tmp_path / "w.json").services
+    assert service.arrivals == (RequestRate(10.0, 6.0), RequestRate(610.0, 10.0), RequestRate(1210.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [("kind", "is no kind"), ("latency_s", "no list of pairs"), ("arrivals", "no list of pairs")],
+)
+def test_a_row_of_a_service_that_cannot_be_read_is_named(cell: str, why: str, tmp_path: Path) -> None:
+    row = {"kind": "service", "objective_latency_s": "1", "latency_s": "1:0.5", "arrivals": "0:3"} | {
+        cell: "x"
+    }
+    text = "id,submit_s,gpus,duration_s," + ",".join(row) + "\na,0,1,," + ",".join(row.values()) + "\n"
+    (tmp_path / "w.csv").write_text(text)
+    with pytest.raises(RowError, match=why):
+        read_workload(tmp_path / "w.csv")
+
+
 def test_services_alone_are_a_workload(tmp_path: Path) -> None:
     write_workload(Workload(jobs=(), services=(SERVICE,)), tmp_path / "w.json")
     assert read_workload(tmp_path / "w.json").services == (SERVICE,)
@@ -196,7 +232,12 @@ def test_services_alone_are_a_workload(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("workload", "what"),
     [
-        (Workload(jobs=(), services=(SERVICE,)), "'chat' has requests"),
+        (
+            Workload(
+                jobs=(), services=(msgspec.structs.replace(SERVICE, arrivals=(), requests=(Request(1.0),)),)
+            ),
+            "'chat' has single requests",
+        ),
         (
             Workload(
                 jobs=(

@@ -22,11 +22,14 @@ from math import inf
 
 from hemiola.core.decisions import Decision, Placement, Resize, Start, WakeAt
 from hemiola.core.errors import PolicyError
+from hemiola.core.job import Batch, Elastic, Service
+from hemiola.sched.autoscaling import autoscaler_from_text
 from hemiola.sched.delay import work_left_s
 from hemiola.sched.job_state import RUNNING, WAITING, JobState
 from hemiola.sched.placement import Rule, TierAware, find, gpu_speed, no_slower
 from hemiola.sched.policies.fifo import ByArrival
 from hemiola.sched.policy import Policy
+from hemiola.sched.shared_cluster import beside_services
 from hemiola.sched.view import ClusterView
 
 __all__ = ["ElasticSharing"]
@@ -58,19 +61,31 @@ class ElasticSharing(Policy):
         placement: which free GPUs a job gets.
         settle_s: a job grows no sooner after it began, or was resized.
         oracle: whether it knows the true work left when it weighs a restart.
+        autoscaler: how many replicas services have, where there are any: these stay on their virtual cluster, jobs on
+            theirs, and nothing is lent.
     """
 
     placement: Rule = TierAware()
     settle_s: float = 300.0
     oracle: bool = False
+    autoscaler: str = "forecast"
     name = "elastic"
     source = "in the style of Li et al., Lyra, EuroSys'23: the least first, then by gain; of Gandiva, OSDI'18: grow-shrink"
+
+    job_kinds = frozenset({Batch, Elastic, Service})
 
     def __post_init__(self) -> None:
         if not 0 <= self.settle_s < inf:
             raise PolicyError(f"settle_s is {self.settle_s}", "give seconds, 0 or more")
+        autoscaler_from_text(self.autoscaler)
 
     def decide(self, view: ClusterView) -> Iterable[Decision]:
+        if view.services:
+            return beside_services(view, self.train, self.autoscaler)
+        return self.train(view)
+
+    def train(self, view: ClusterView) -> Iterator[Decision]:
+        """What is done about jobs, on the hosts that are to be seen."""
         yield from self._admit(view)
         if view.free:
             yield from self.grow(view)
@@ -190,7 +205,7 @@ class ElasticSharing(Policy):
             grown: list[tuple[JobState, Placement]] = []
             short: list[tuple[JobState, int]] = []
             with view.supposing() as trial:
-                for job, share in _dealt(view, jobs, steps, most):
+                for job, share in self._deal(view, jobs, steps, most):
                     taken = job.gpus
                     if (placement := self._larger(view, job, share)) is not None:
                         trial.without([job])
@@ -204,6 +219,12 @@ class ElasticSharing(Policy):
             for job, taken in short[len(short) // 2 :]:
                 most[job.index] = taken
                 steps[job.index] = _step(view, job, job.gpus, free, taken)
+
+    def _deal(
+        self, view: ClusterView, jobs: list[JobState], steps: dict[int, Step | None], most: dict[int, int]
+    ) -> list[tuple[JobState, int]]:
+        """Who gets how many GPUs."""
+        return _dealt(view, jobs, steps, most)
 
     def _may_gain(self, view: ClusterView, job: JobState) -> bool:
         """Whether any larger size that is free would pay, wherever it lies: who deals out is spared whoever has no use for it."""

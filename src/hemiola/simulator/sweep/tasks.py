@@ -134,7 +134,7 @@ def compute(
     done = simulate(
         prepared.workload, prepared.topology, [task.policy], semantics=prepared.rules, seeds=[task.seed],
         node_events=prepared.node_events, recorded_on=prepared.recorded_on, recording=recording,
-        progress=progress and _under(task.name, progress),
+        progress=progress and _under(task.name, progress), clusters=prepared.clusters, serving=prepared.serving,
     )  # fmt: skip
     run = msgspec.structs.replace(done.runs[0], policy=task.name)
     return answer_of(run, done.notes)
@@ -285,7 +285,8 @@ def scenario_digest(prepared: Prepared) -> bytes:
     jobs = (read.jobs, read.format, read.notes) if read is not None else scenario.workload
     parts = (
         rules, jobs, _of_cluster(prepared.topology), library.profiles, library.aliases, library.mixes, prepared.mix,
-        prepared.node_events, _of_cluster(prepared.recorded_on),
+        prepared.node_events, _of_cluster(prepared.recorded_on), prepared.clusters,
+        [(one.requests, one.arrivals) if one else None for one in prepared.traces],
     )  # fmt: skip
     return hashlib.sha256(encode_exactly(parts)).digest()
 

@@ -1,7 +1,7 @@
 """Hemiola's own JSON: {"schema": "hemiola.workload/1", "name": ..., "notes": [...], "jobs": [...]}.
 
-A job has the fields of `core.job.Elastic`, profile included, and one of "services" those of `core.job.Service`; fields at
-their default may be missing.
+A job has the fields of `core.job.Elastic`, profile included, and one of "services" those of `core.job.Service`, or
+`requests_from`, the file of its requests (`services`); fields at their default may be missing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ from typing import Any
 import msgspec
 
 from hemiola.core.errors import FormatError, InputError, RowError
-from hemiola.core.job import Batch, Configuration, Elastic, Objective, Profile, RequestRate, Service, Workload
+from hemiola.core.job import Batch, Configuration, Elastic, Profile, Service, Workload
 from hemiola.core.resources import ResourceRequest
 from hemiola.core.utility import Utility
 from hemiola.trace.atomic import replacing
-from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS, Cells, read_rows, table
+from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS, Cells, table
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
+from hemiola.trace.workloads.services import (
+    SERVICE_COLUMNS,
+    ServiceEntry,
+    entry_of,
+    read_row,
+    service_of,
+    table_of,
+)
 from hemiola.trace.workloads.source import Source, WorkloadFormat, decode_entries, decode_whole, numbered
 
 __all__ = ["NATIVE_CSV", "NATIVE_JSON", "write_workload"]
@@ -62,27 +70,6 @@ class _Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defa
     facts: dict[str, float] = {}
 
 
-class _ServiceEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    id: str
-    submit_s: float
-    gpus: int
-    objective: Objective
-    arrivals: tuple[RequestRate, ...] = ()
-    replicas_min: int = 0
-    replicas_max: int = 1
-    cold_start_s: float = 0.0
-    model: str = ""
-    user: str = ""
-    queue: str = ""
-    gpu_type: str = ""
-    required: str = ""
-    preferred: str = ""
-    hosts: int = 0
-    pinned: bool = False
-    resources: ResourceRequest | None = None
-    facts: dict[str, float] = {}
-
-
 def _match(source: Source) -> str:
     if source.text.lstrip().startswith("{") and '"hemiola.workload/' in source.text:
         return 'it is a JSON object whose schema is "hemiola.workload/..."'
@@ -99,17 +86,29 @@ def _read(source: Source, ledger: ReadLedger) -> None:
             ledger.reject(error)
         else:
             ledger.add(JobDraft(**msgspec.structs.asdict(entry)), line, "id")
-    for line, service in decode_entries(ledger, numbered(source.text, found.services), _ServiceEntry):
+    for line, service in decode_entries(ledger, numbered(source.text, found.services), ServiceEntry):
         error = _flaw(source.path, line, service)
         if error is not None:
             ledger.reject(error)
         else:
-            ledger.add_service(Service(**msgspec.structs.asdict(service)), line, "id")
+            _add_service(source, ledger, line, service)
     for note in found.notes:
         ledger.note(note)
 
 
-def _flaw(path: str, line: int, entry: _Entry | _ServiceEntry) -> RowError | None:
+def _add_service(source: Source, ledger: ReadLedger, line: int, entry: ServiceEntry) -> None:
+    """The service, with its requests read from the file beside this one that it names."""
+    from hemiola.trace.requests import read_requests  # which reads its files as workloads are read
+
+    trace = None
+    if entry.requests_from is not None:
+        trace = read_requests(Path(source.path).parent / entry.requests_from.path)
+        for note in trace.notes:
+            ledger.note(note)
+    ledger.add_service(service_of(entry, trace), line, "id")
+
+
+def _flaw(path: str, line: int, entry: _Entry | ServiceEntry) -> RowError | None:
     """What is wrong with an entry of the right shape, if anything."""
     for field, of, least in _COUNTS:
         count = getattr(entry, field, least)
@@ -162,8 +161,7 @@ def _service_line(service: Service) -> str:
             f"service {service.id!r} cannot be: {flaw or 'its arrival is not finite'}",
             "correct it before writing",
         )
-    facts = {f: getattr(service, f) for f in _ServiceEntry.__struct_fields__}
-    return msgspec.json.encode(_ServiceEntry(**facts)).decode()
+    return msgspec.json.encode(entry_of(service)).decode()
 
 
 NATIVE_JSON = WorkloadFormat("native-json", "Hemiola's own JSON", _match, _read, from_first=False)
@@ -191,13 +189,27 @@ def _match_table(source: Source) -> str:
 
 
 def _read_table(source: Source, ledger: ReadLedger) -> None:
-    unknown = source.columns - {*_REQUIRED, *_OPTIONAL}
+    unknown = source.columns - {*_REQUIRED, *_OPTIONAL, *SERVICE_COLUMNS}
     if unknown:
         raise FormatError(
             f"{source.path} has the unknown column {', '.join(map(repr, sorted(unknown)))}",
-            f"leave it out; known are {', '.join(_REQUIRED + _OPTIONAL)}",
+            f"leave it out; known are {', '.join(_REQUIRED + _OPTIONAL + SERVICE_COLUMNS)}",
         )
-    read_rows(table(source, ledger), ledger, _draft, "id")
+    for cells in table(source, ledger):
+        try:
+            if _is_service(cells):
+                ledger.add_service(read_row(cells), cells.line, "id")
+            else:
+                ledger.add(_draft(cells), cells.line, "id")
+        except RowError as error:
+            ledger.reject(error)
+
+
+def _is_service(cells: Cells) -> bool:
+    kind = cells.text("kind")
+    if kind not in ("", "job", "service"):
+        raise cells.bad("kind", "is no kind", "write job or service")
+    return kind == "service"
 
 
 def _draft(cells: Cells) -> JobDraft:
@@ -227,18 +239,19 @@ def _draft(cells: Cells) -> JobDraft:
 def to_csv(workload: Workload) -> str:
     """The workload as a native table; columns that no job fills are left out.
 
-    Raises InputError for a job with a profile or facts, or a host whose name holds a semicolon.
+    Raises InputError for a job with a profile or facts, a host whose name holds a semicolon, or a service with what no
+    column holds.
     """
-    if workload.services:
-        raise InputError(
-            f"service {workload.services[0].id!r} has requests and an objective, for which a table has no column",
-            "write JSON instead",
-        )
-    columns = [c for c in _OPTIONAL if any(_value(job, c) != _DEFAULTS[c] for job in workload.jobs)]
+    several: tuple[Batch | Service, ...] = (*workload.jobs, *workload.services)
+    columns = [c for c in _OPTIONAL if any(_value(one, c) != _DEFAULTS[c] for one in several)]
+    columns += SERVICE_COLUMNS if workload.services else ()
     lines = [",".join((*_REQUIRED, *columns))]
     for job in workload.jobs:
         _refuse(job)
         lines.append(",".join(_cell(job, column) for column in (*_REQUIRED, *columns)))
+    for service in workload.services:
+        cells = table_of(service)
+        lines.append(",".join(cells.get(c, "") or _cell(service, c) for c in (*_REQUIRED, *columns)))
     return "\n".join(lines) + "\n"
 
 
@@ -250,14 +263,14 @@ def _refuse(job: Batch) -> None:
         raise InputError(f"job {job.id!r}: a host's name is empty or holds ';'", "write JSON instead")
 
 
-def _value(job: Batch, column: str) -> Any:
+def _value(job: Batch | Service, column: str) -> Any:
     """The field; of jobs that have none such, its default."""
-    return getattr(job, column, _DEFAULTS[column])
+    return getattr(job, column, _DEFAULTS.get(column))
 
 
-def _cell(job: Batch, column: str) -> str:
+def _cell(job: Batch | Service, column: str) -> str:
     value = _value(job, column)
-    if value == _DEFAULTS[column]:
+    if value == _DEFAULTS.get(column) or (column == "duration_s" and isinstance(job, Service)):
         return ""
     if column == _PINNED:
         return "yes"
