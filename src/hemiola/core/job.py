@@ -351,7 +351,7 @@ class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="serv
             variation. Of `arrivals` only.
         timeout_s: a request that has waited so long is refused.
         cold_start_spread: cold starts are log-normal with that standard deviation of the logarithm; 0 for all equal.
-        replica_life_s: a replica that takes requests ends by itself after so long in the mean; infinite for never, 0 for at
+        replica_life_s: a replica that takes requests ends by itself after so long in the mean; None for never, 0 for at
             once (it crashes again and again).
     """
 
@@ -366,7 +366,7 @@ class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="serv
     burst_s: float = 5.0
     timeout_s: float = 60.0
     cold_start_spread: float = 0.0
-    replica_life_s: float = math.inf
+    replica_life_s: float | None = None
 
     @property
     def settled_s(self) -> float:
@@ -387,7 +387,7 @@ class Service(Submission, frozen=True, kw_only=True, tag_field="kind", tag="serv
             return "its requests do not ascend by time_s"
         if not (0 <= self.burst_cv < 10 and self.burst_s > 0 and self.timeout_s > 0):
             return "burst_cv must be 0 or more and below 10, burst_s and timeout_s above 0"
-        if not (0 <= self.cold_start_spread < 5 and self.replica_life_s >= 0):
+        if not (0 <= self.cold_start_spread < 5 and (self.replica_life_s or 0) >= 0):
             return "cold_start_spread must be 0 or more and below 5, replica_life_s 0 or more"
         if not 0 <= self.replicas_min <= self.replicas_max or not self.replicas_max:
             return f"it is to run on {self.replicas_min} to {self.replicas_max} replicas"

@@ -364,7 +364,7 @@ BENCHES: dict[str, type[Bench]] = {
 NOBODY: set[type[Decision]] = {Align, Scale, Lend, Reclaim}
 """What no driver carries out yet."""
 CANNOT: dict[str, set[type[Decision]]] = {
-    "simulated": NOBODY,
+    "simulated": NOBODY,  # without services
     "tiresias-sim": {Resize, Pace, Reallocate} | NOBODY,
     "in-memory": {Pace, Reallocate} | NOBODY,
 }
@@ -433,7 +433,7 @@ def test_a_decision_is_carried_out_or_refused_and_no_job_is_lost(
     assert [type(d) for d, _ in asked] == [*(type(make("", 0.0)) for make in before), kind]
     decision, refused = asked[-1]
     lacks = CANNOT.get(bench, {Pace} | NOBODY)
-    assert built.driver.supports == EVERY_KIND - lacks
+    assert built.driver.supports - {Configuration} == EVERY_KIND - lacks
     if kind in lacks:
         assert refused == cannot(decision)
     elif kind in (Start, WakeAt):
@@ -598,7 +598,7 @@ CONFIGURED = Configuration(8, 32, 2)
 
 @pytest.mark.parametrize("bench", BENCHES)
 @pytest.mark.parametrize("within", [False, True], ids=["alone", "together"])
-def test_a_configuration_is_refused_where_no_driver_can_tell_a_job(
+def test_a_configuration_is_refused_where_a_job_has_none_or_no_driver_can_tell_it(
     bench: str, within: bool, tmp_path: Path
 ) -> None:
     def start(name: str, now: float) -> Decision:
@@ -608,6 +608,9 @@ def test_a_configuration_is_refused_where_no_driver_can_tell_a_job(
     built = BENCHES[bench](False, tmp_path)
     built.loop(scripted(built, [start]))
     ((decision, refused),) = [(d, why) for d, why in built.noted if d.reason == "because"]
+    if Configuration in built.driver.supports:
+        assert "is none of its configurations" in refused and built.hosts() == ()
+        return
     lacks_all = within and Reallocate not in built.driver.supports
     assert refused == (cannot(decision) if lacks_all else NO_CONFIGURATION)
     assert (Reallocate if lacks_all else Configuration) in built.view.cannot

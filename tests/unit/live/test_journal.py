@@ -52,6 +52,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of([values_of(each) for each in get_args(kind)])
     if get_origin(kind) is Literal:
         return st.sampled_from(get_args(kind))
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+        return st.tuples(*map(values_of, get_args(kind)))
     if get_origin(kind) is tuple:
         return st.lists(values_of(get_args(kind)[0]), min_size=1, max_size=2).map(tuple)
     if get_origin(kind) is dict:

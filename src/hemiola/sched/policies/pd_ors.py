@@ -122,6 +122,9 @@ class PdOrs(Policy):
         return {
             "order": "by payoff: utility less the price of a plan",
             "slots": f"{self.horizon_slots} of {self.slot_s:g} s",
+            "backfill": "waiting jobs take what no plan uses"
+            if self.mode == "practical" or self.declined == "best-effort"
+            else "none",
             "declined jobs": "take what no plan uses" if self.declined == "best-effort" else "never run",
             "preemption": "for jobs that have a plan, by those that have none",
             "remaining time": "known (oracle)",

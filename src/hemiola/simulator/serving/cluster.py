@@ -151,7 +151,7 @@ class Serving:
         replica.is_ready = True
         served.ready_gpus += replica.placement.gpus
         served.queue.join(replica)
-        if life_s < math.inf:
+        if life_s is not None:
             self._push(now + float(served.chance.exponential(life_s)), replica, replica.version)
         return ReplicaReady(now, served.service.id, replica.placement)
 

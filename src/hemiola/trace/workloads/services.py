@@ -92,7 +92,6 @@ def service_of(entry: ServiceEntry, trace: RequestTrace | None = None, seed: int
     """
     facts = msgspec.structs.asdict(entry)
     facts.pop("requests_from")
-    facts["replica_life_s"] = math.inf if entry.replica_life_s is None else entry.replica_life_s
     wanted = entry.requests_from
     if wanted is not None and trace is not None:
         if entry.arrivals or entry.requests:
@@ -116,8 +115,6 @@ def service_of(entry: ServiceEntry, trace: RequestTrace | None = None, seed: int
 def entry_of(service: Service) -> ServiceEntry:
     """The entry that reads back as this service."""
     facts = {f: getattr(service, f) for f in ServiceEntry.__struct_fields__ if f != "requests_from"}
-    if math.isinf(service.replica_life_s):
-        facts["replica_life_s"] = None
     return ServiceEntry(**facts)
 
 
