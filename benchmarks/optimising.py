@@ -24,12 +24,10 @@ from time import perf_counter
 import numpy as np
 from page import measured_with, table, write_page
 
-from hemiola.core.job import Batch, Workload, batch_job
-from hemiola.core.resources import ResourceRequest, Resources
+from hemiola.core.job import Batch, Utility, Workload, batch_job
+from hemiola.core.resources import ResourceRequest, Resources, Roles
 from hemiola.core.result import Run
-from hemiola.core.roles import Roles
 from hemiola.core.topology import Topology
-from hemiola.core.utility import Utility
 from hemiola.report.metrics import interval
 from hemiola.sched.optimise.certificate import DualJob, certify
 from hemiola.sched.optimise.curve import Fabric, best_schedule

@@ -12,8 +12,7 @@ from math import inf
 import msgspec
 
 from hemiola.core.decisions import Placement
-from hemiola.core.resources import ResourceRequest, Resources
-from hemiola.core.roles import Roles
+from hemiola.core.resources import ResourceRequest, Resources, Roles
 from hemiola.core.units import format_rate
 from hemiola.sched.job_state import JobState
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.job import Batch
-from hemiola.core.utility import Utility
+from hemiola.core.job import Batch, Utility
 from hemiola.sched.optimise.certificate import DualJob, certify
 from hemiola.sched.optimise.offer import JobOffer
 from hemiola.sched.optimise.offers import Offers

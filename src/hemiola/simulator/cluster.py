@@ -11,7 +11,7 @@ import copy
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 import numpy as np
@@ -38,23 +38,17 @@ from hemiola.core.goodput import GoodputModel
 from hemiola.core.job import Batch, Configuration, Elastic, Service
 from hemiola.core.result import ServingFigures
 from hemiola.core.timeline import Timeline, TrafficLog
-from hemiola.cost.goodput import (
-    TrainingStep,
-    efficiency,
-    kept_worth,
-    reference_goodput,
-    reference_hosts,
-    training_speed,
-)
 from hemiola.cost.iteration import IterationModel, roles_iteration_s, speed_at
 from hemiola.kernels.fluid import SharedNetwork, Sharing
 from hemiola.sched.job_state import JobState
 from hemiola.sched.loop import why_not
 from hemiola.sched.view import ClusterView
-from hemiola.simulator.records import Account, IdleLedger, SimulatedReplay
-from hemiola.simulator.serving.cluster import Serving, ServingRules
-from hemiola.simulator.serving.loans import LoanLedger
+from hemiola.simulator.records import Account, IdleLedger, ServingRules, SimulatedReplay
 from hemiola.simulator.task import ElasticTask, Task
+
+if TYPE_CHECKING:
+    from hemiola.cost.goodput import TrainingStep
+    from hemiola.simulator.serving.cluster import Serving
 
 __all__ = ["Costs", "SimulatedDriver", "SimulatedEstimates"]
 
@@ -128,6 +122,8 @@ class SimulatedEstimates:
             if len(self._goodputs) > MOST_GOODPUTS:
                 self._goodputs.clear()
             self._profiles[id(wish.profile)] = wish.profile
+            from hemiola.cost.goodput import training_speed
+
             found = self._goodputs[key] = training_speed(
                 self._model, wish.sized(job.asked_gpus), gpus, tier, gpu_type, noise
             )
@@ -223,6 +219,9 @@ class SimulatedDriver(SimulatedReplay):
         """Run services beside the jobs; before the first event."""
         if not services:
             return
+        from hemiola.simulator.serving.cluster import Serving
+        from hemiola.simulator.serving.loans import LoanLedger
+
         self._serving = Serving(
             services,
             rules,
@@ -515,6 +514,8 @@ class SimulatedDriver(SimulatedReplay):
         self, task: Task, model: GoodputModel, sized: Batch, placement: Placement
     ) -> TrainingStep | None:
         """How it trains there at the batch that it was told, None where it was told none; sets what an iteration is worth."""
+        from hemiola.cost.goodput import TrainingStep, kept_worth, reference_goodput, reference_hosts
+
         assert isinstance(task, ElasticTask) and task.job.profile is not None
         told = task.configuration = self.view.jobs[task.job.id].configuration
         noise = model.noise_at(task.done_share + SHARE_SLACK)
@@ -539,6 +540,8 @@ class SimulatedDriver(SimulatedReplay):
 
     def _renoise(self, task: ElasticTask, now: float) -> Event:
         """Its gradients have another noise from now on, and so a sample is worth more, or less."""
+        from hemiola.cost.goodput import efficiency, kept_worth
+
         model, placement = task.job.profile.goodput, task.placement  # type: ignore[union-attr]
         assert model is not None and placement is not None
         task.settle(now)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 from hemiola.core.decisions import Placement
@@ -17,9 +19,28 @@ from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.sched.job_state import JobState
 from hemiola.sched.loop import Driver
 from hemiola.sched.view import ClusterView
-from hemiola.simulator.serving.cluster import ServingRules
 
-__all__ = ["Account", "IdleLedger", "SimulatedReplay", "build_run"]
+__all__ = ["Account", "Fidelity", "IdleLedger", "ServingRules", "SimulatedReplay", "build_run"]
+
+Fidelity = Literal["fluid", "requests"]
+
+
+class ServingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How services are simulated.
+
+    Attributes:
+        fidelity: "requests" one by one, or "fluid" for long runs.
+        interval_s: from one word of a service's load to the next.
+        seed: of requests that are drawn, cold starts and crashes.
+    """
+
+    fidelity: Fidelity = "fluid"
+    interval_s: float = 15.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.interval_s < math.inf:
+            raise InputError(f"the control interval is {self.interval_s} s", "give 0.1 s or more")
 
 
 # Where the idle GPU-seconds of a cluster went, integrated from instant to instant.

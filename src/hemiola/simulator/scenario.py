@@ -25,8 +25,8 @@ from hemiola.core.topology import Topology
 from hemiola.core.units import parse_duration
 from hemiola.core.virtual_cluster import VirtualCluster
 from hemiola.cost.profiles import ProfileLibrary
+from hemiola.simulator.records import Fidelity, ServingRules
 from hemiola.simulator.rules import Rules, semantics_by_name
-from hemiola.simulator.serving.cluster import Fidelity, ServingRules
 from hemiola.simulator.simulate import Progress, Recording, simulate, without_collection
 from hemiola.trace.requests import RequestTrace
 from hemiola.trace.workloads.services import ServiceEntry, service_of

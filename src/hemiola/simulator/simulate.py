@@ -31,10 +31,8 @@ from hemiola.sched.placement import Rule
 from hemiola.sched.policies import parameters, policy_from_text, policy_text
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
-from hemiola.simulator.certified import certificate_of
-from hemiola.simulator.records import SimulatedReplay, build_run
+from hemiola.simulator.records import ServingRules, SimulatedReplay, build_run
 from hemiola.simulator.rules import Rules, Semantics
-from hemiola.simulator.serving.cluster import ServingRules
 
 __all__ = ["Progress", "Recording", "in_order", "policies_by_text", "simulate"]
 
@@ -403,8 +401,17 @@ def run_one(
         driver, view, jobs, refused, policy=name, seed=seed, semantics=card,
         decisions=tuple(log), decisions_made=made, decisions_refused=declined, wall_s=wall, cpu_s=cpu,
         interrupted=driver.stop, decision_s=timed.seconds,
-        certificate=None if driver.stop else certificate_of(view, admitted, driver),
+        certificate=_certificate(view, admitted, driver),
     )  # fmt: skip
+
+
+def _certificate(view: ClusterView, jobs: Sequence[Batch], driver: SimulatedReplay) -> float | None:
+    """A bound on the utility of these jobs; None where none has one, or the run was stopped."""
+    if driver.stop or all(job.utility is None for job in jobs):
+        return None
+    from hemiola.simulator.certified import certificate_of
+
+    return certificate_of(view, jobs, driver)
 
 
 def _check_fits(service: Service, view: ClusterView) -> None:

@@ -18,12 +18,10 @@ from hemiola.analysis.cluster_metrics import summary
 from hemiola.core.decisions import EVERY_ABILITY, Decision, Move, Placement, Reallocate, Resize, Start, Stop
 from hemiola.core.errors import PolicyError
 from hemiola.core.events import NodeBack, NodeLost
-from hemiola.core.job import Batch, Workload, batch_job
-from hemiola.core.resources import ResourceRequest, Resources
+from hemiola.core.job import Batch, Utility, Workload, batch_job
+from hemiola.core.resources import ResourceRequest, Resources, Roles
 from hemiola.core.result import LoggedDecision, Run
-from hemiola.core.roles import Roles
 from hemiola.core.topology import Topology
-from hemiola.core.utility import Utility
 from hemiola.report.table import table
 from hemiola.sched.optimise.curve import Fabric, best_schedule
 from hemiola.sched.optimise.offer import JobOffer

@@ -26,9 +26,9 @@ from hemiola.sched.policies.fapes import Fapes
 from hemiola.sched.policy import Policy
 from hemiola.sched.view import ClusterView
 from hemiola.simulator.cluster import Costs
+from hemiola.simulator.records import ServingRules
 from hemiola.simulator.rules import Semantics
 from hemiola.simulator.scenario import load_scenario, prepare, run_scenario
-from hemiola.simulator.serving.cluster import ServingRules
 from hemiola.simulator.simulate import Recording, simulate
 from hemiola.trace.results import comparison_as_json
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hemiola.core.job import Batch
+from hemiola.core.job import Batch, Utility
 from hemiola.core.topology import Topology
-from hemiola.core.utility import Utility
 from hemiola.sched.optimise.offer import JobOffer
 from hemiola.sched.placement import gpu_speed
 

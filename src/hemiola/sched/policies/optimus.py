@@ -6,7 +6,7 @@ EuroSys'18, section 4: every job begins with the least it can run with; then the
 f the speed. Where the paper was left:
 
 - *Speeds* are those of the cost model at every size; the paper fits them to a few runs, and the work left to a loss curve.
-- *A step* is the next size that a job may have: servers follow workers (`core.roles`).
+- *A step* is the next size that a job may have: servers follow workers (`core.resources.Roles`).
 - *Placement* is a rule's (few hosts first); the paper spreads tasks evenly over the fewest servers.
 - *Running jobs* that would get nothing are stopped, as in the paper, where each round begins from nothing.
 """

@@ -10,43 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from hemiola.core.decisions import Placement, Scale
-from hemiola.core.errors import InputError
 from hemiola.core.events import Event, Load, ReplicaLost, ReplicaReady
 from hemiola.core.job import Service
 from hemiola.core.result import ServiceRecord
+from hemiola.simulator.records import ServingRules
 from hemiola.simulator.serving.arrivals import RequestSource
 from hemiola.simulator.serving.fluid import FluidQueue
 from hemiola.simulator.serving.queue import RequestQueue
 from hemiola.simulator.serving.requests import SingleRequests
 
-__all__ = ["Fidelity", "Serving", "ServingRules"]
+__all__ = ["Serving"]
 
-Fidelity = Literal["fluid", "requests"]
 Push = Callable[[float, Any, int], None]
-
-
-class ServingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How services are simulated.
-
-    Attributes:
-        fidelity: "requests" one by one, or "fluid" for long runs.
-        interval_s: from one word of a service's load to the next.
-        seed: of requests that are drawn, cold starts and crashes.
-    """
-
-    fidelity: Fidelity = "fluid"
-    interval_s: float = 15.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.1 <= self.interval_s < math.inf:
-            raise InputError(f"the control interval is {self.interval_s} s", "give 0.1 s or more")
 
 
 class Replica(msgspec.Struct, eq=False):

@@ -10,9 +10,8 @@ from operator import attrgetter
 import msgspec
 
 from hemiola.core.errors import InputError, RowError
-from hemiola.core.job import Batch, Configuration, Profile, Service, Workload, batch_job
+from hemiola.core.job import Batch, Configuration, Profile, Service, Utility, Workload, batch_job
 from hemiola.core.resources import ResourceRequest
-from hemiola.core.utility import Utility
 from hemiola.trace.workloads.clock import Timestamps, origin_note
 
 __all__ = ["JobDraft", "ReadLedger"]

@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 
 from hemiola.core.errors import FormatError, InputError, RowError
-from hemiola.core.job import Batch, Configuration, Elastic, Profile, Service, Workload
+from hemiola.core.job import Batch, Configuration, Elastic, Profile, Service, Utility, Workload
 from hemiola.core.resources import ResourceRequest
-from hemiola.core.utility import Utility
 from hemiola.trace.atomic import replacing
 from hemiola.trace.workloads.cells import MAX_GPUS, MAX_SECONDS, Cells, table
 from hemiola.trace.workloads.ledger import JobDraft, ReadLedger
