@@ -122,7 +122,8 @@ def test_all_ranks_of_a_process_measure_each_other() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_the_slow_host_of_a_lab_is_found(tmp_path: Path) -> None:
-    """Rates of data are up to 5 % below those of the links, for headers; the machine may slow them further."""
+    """Rates of data are up to 5 % below those of the links, for headers; a busy machine slows them further, so what has to
+    hold is which host is slow, and that none is faster than it can be."""
     file = tmp_path / "network.toml"
     with Lab(hosts=3, rate="100mbit", host_rates={"h2": "25mbit"}) as lab:
         places = lab.rendezvous()
@@ -146,7 +147,8 @@ def test_the_slow_host_of_a_lab_is_found(tmp_path: Path) -> None:
     found = read_topology(str(file))
     assert found.hosts.names == ("h0", "h1", "h2")
     ratio = found.hosts.nic_bytes_per_s / truth
-    assert (ratio > 0.6).all() and (ratio < 1.15).all(), ratio
+    assert (ratio < 1.15).all(), ratio
+    assert found.hosts.nic_bytes_per_s[2] < 0.6 * found.hosts.nic_bytes_per_s[:2].min()
     assert "h2" in said[0] and "all-reduce of 16 MB" in said[0]
 
 

@@ -137,8 +137,8 @@ def test_a_trickle_is_asked_for_a_second_time_once(server: StoreServer) -> None:
 
 
 def test_a_store_that_dies_and_returns_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(bytes(range(250)) * 4000)
-    first = serve(tmp_path, stream_bytes_per_s=1e5)
+    (tmp_path / "x").write_bytes(bytes(range(250)) * 64000)  # more than a socket holds of it
+    first = serve(tmp_path, stream_bytes_per_s=4e6)
     source = HttpSource(f"{first.url}/x")
     made = reader()
     piece = made.submit(source, 0, source.size())
