@@ -206,6 +206,8 @@ def run_loop(
                 raise _never_ends(policy, f"made {here} decisions at {view.now} s; {last}")
             if type(decision) is Start and decision.configuration is None:  # the common case, asked first
                 supported = Start in supports
+            elif type(decision) is WakeAt:
+                supported = WakeAt in supports
             else:
                 supported = missing(decision, supports) is None
             if not supported and gate.is_told(decision):

@@ -295,7 +295,7 @@ class StateMachine:
         job.since_s = now if since_s is None else since_s
         job.settled_s = job.resume_s = now
         job.placement = placement
-        hosts = placement.everywhere
+        hosts = placement.everywhere if placement.servers else placement.hosts
         job.tier = 0 if len(hosts) == 1 else self._span(hosts)
         job.speed = 1.0
         job.finish_s = now + job.work_s - job.done_s

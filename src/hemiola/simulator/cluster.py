@@ -475,7 +475,7 @@ class SimulatedDriver(SimulatedReplay):
                 f"the job {job.id!r} was told how to split its batch, but its profile has no goodput model",
                 "give it one, or leave configurations out",
             )
-        if job.roles is not None:
+        if job.resources is not None and job.resources.roles is not None:
             best_s = roles_iteration_s(job, job.gpus, inside=True)[0]
             task.iteration_s, task.compute_s = roles_iteration_s(
                 job, sized.gpus, inside=len(placement.everywhere) == 1

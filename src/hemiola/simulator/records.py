@@ -275,7 +275,7 @@ def _record(
         preemptions=state.preemptions,
         migrations=state.migrations,
         tiers_s=tiers_s,
-        utility=_utility(job, finish_s),
+        utility=None if job.utility is None else _utility(job, finish_s),
         declined=state.declined,
     )
 

@@ -170,8 +170,9 @@ def find(
     for caps in _caps(inventory, job):
         with inventory.capped(caps):
             placement = _find(inventory, job, rule, widest, pools)
-        if placement is not None and job.job.roles is not None:
-            placement = inventory.spare.servers(job.job.roles, placement)
+        roles = None if job.job.resources is None else job.job.resources.roles
+        if placement is not None and roles is not None:
+            placement = inventory.spare.servers(roles, placement)
         if placement is not None and not inventory.spare.lack(job, placement):
             return placement
     return None
