@@ -13,7 +13,7 @@ import numpy as np
 
 from hemiola.core.decisions import Placement
 from hemiola.core.errors import InputError
-from hemiola.core.job import Batch, Service
+from hemiola.core.job import Batch, Service, Utility
 from hemiola.core.result import GpuSeconds, JobRecord, LoggedDecision, Run, ServingFigures
 from hemiola.core.timeline import Timeline, TrafficLog
 from hemiola.sched.job_state import JobState
@@ -275,16 +275,14 @@ def _record(
         preemptions=state.preemptions,
         migrations=state.migrations,
         tiers_s=tiers_s,
-        utility=None if job.utility is None else _utility(job, finish_s),
+        utility=None if job.utility is None else _worth(job.utility, job.submit_s, finish_s),
         declined=state.declined,
     )
 
 
-def _utility(job: Batch, finish_s: float | None) -> float | None:
-    """What its end was worth, 0 if it never came; None where nobody says."""
-    if job.utility is None:
-        return None
-    return 0.0 if finish_s is None else job.utility.at(finish_s - job.submit_s)
+def _worth(utility: Utility, submit_s: float, finish_s: float | None) -> float:
+    """What a job's end was worth, 0 if it never came."""
+    return 0.0 if finish_s is None else utility.at(finish_s - submit_s)
 
 
 _NOTHING: dict[str, Any] = {

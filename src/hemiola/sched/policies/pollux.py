@@ -30,7 +30,6 @@ import numpy as np
 
 from hemiola.core.decisions import Decision
 from hemiola.core.errors import PolicyError
-from hemiola.sched.job_state import RUNNING, JobState
 from hemiola.sched.optimise.allocation import Choices, allocate
 from hemiola.sched.optimise.programs import Budget
 from hemiola.sched.placement import Rule, TierAware
@@ -40,8 +39,8 @@ from hemiola.sched.policies.sia import (
     GpuChoice,
     candidates,
     is_fixed,
+    kept_of,
     may_gain,
-    restart_factor,
     says,
     shares_of,
 )
@@ -130,7 +129,7 @@ class Pollux(Policy):
         capacities = [capacity_of(view, pool) for pool in pools]
         share = max(1.0, sum(capacities) / len(jobs))
         fair = [_at(row, share) for row in rows]
-        choices = pollux_choices(rows, fair, [_factor(view, job) for job in jobs], self.fairness)
+        choices = pollux_choices(rows, fair, [kept_of(view, job) for job in jobs], self.fairness)
         found = allocate(choices, capacities, Budget(nodes=self.nodes, gap=GAP))
         yield from reassign(
             view, shares_of(jobs, rows, found, pools), self.placement,
@@ -157,11 +156,3 @@ def _at(row: list[GpuChoice], gpus: float) -> float:
         return max(under, key=lambda one: (one.gpus, one.goodput)).goodput
     least = min(row, key=lambda one: (one.gpus, -one.goodput))
     return least.goodput * gpus / least.gpus
-
-
-def _factor(view: ClusterView, job: JobState) -> float:
-    """(T - R d) / (T + d) of a running job, which a change restarts."""
-    if job.status != RUNNING:
-        return 1.0
-    restarts = job.preemptions + job.migrations
-    return restart_factor(view.now - job.submit_s, restarts, view.estimates.switch_s(job))

@@ -175,7 +175,7 @@ class Sia(Policy):
             return
         pools = list(view.inventory.pools.values())
         rows = [candidates(view, job, pools) for job in jobs]
-        factors = [self._factor(view, job) for job in jobs]
+        factors = [kept_of(view, job) for job in jobs]
         choices = sia_choices(rows, factors, self.fairness, self.unserved, self.change)
         capacities = [capacity_of(view, pool) for pool in pools]
         found = allocate(choices, capacities, Budget(nodes=self.nodes, gap=GAP))
@@ -184,12 +184,6 @@ class Sia(Policy):
             view, shares, self.placement, says(found, "its goodput there is worth most to all"),
             says(found, "others' goodput is worth more"),
         )  # fmt: skip
-
-    def _factor(self, view: ClusterView, job: JobState) -> float:
-        if job.status != RUNNING:
-            return 1.0
-        restarts = job.preemptions + job.migrations
-        return restart_factor(view.now - job.submit_s, restarts, view.estimates.switch_s(job))
 
     def card(self) -> dict[str, str]:
         return {
@@ -207,6 +201,14 @@ class Sia(Policy):
 def is_fixed(job: JobState) -> bool:
     """Whether a round has nothing to say about it."""
     return job.status == RUNNING and job.job.pinned
+
+
+def kept_of(view: ClusterView, job: JobState) -> float:
+    """The restart factor of a running job, which a change restarts; 1 for one that waits."""
+    if job.status != RUNNING:
+        return 1.0
+    restarts = job.preemptions + job.migrations
+    return restart_factor(view.now - job.submit_s, restarts, view.estimates.switch_s(job))
 
 
 def may_gain(view: ClusterView) -> bool:
